@@ -1,0 +1,377 @@
+"""RSVRB, Algorithm 2 of the paper: a few of the m lower problems in a step, variance-reduced throughout.
+
+For a drawn task i, with the same sample at the current and the previous point and 1/p_i before each,
+
+    u_i ← Π_C[(1−β)(u_i − ∇x f_i(before; ξ)/p_i) + ∇x f_i(now; ξ)/p_i]        estimate of ∇x f_i
+    v_i ← Π_C[(1−β)(v_i − ∇y f_i(before; ξ)/p_i) + ∇y f_i(now; ξ)/p_i]        estimate of ∇y f_i
+    V_i ← S^u_C[(1−β)(V_i − ∇²xy g_i(before; ζ)/p_i) + ∇²xy g_i(now; ζ)/p_i]  estimate of ∇²xy g_i
+    H_i ← S^l_λ[(1−β)(H_i − ∇²yy g_i(before; ζ)/p_i) + ∇²yy g_i(now; ζ)/p_i]  estimate of ∇²yy g_i
+    w_i ← (1−β)(w_i − ∇y g_i(before; ζ)/p_i) + ∇y g_i(now; ζ)/p_i             estimate of ∇y g_i
+    z_i = u_i − V_i H_i⁻¹ v_i
+
+and for every other task (1−β) times what was there, delayed until it is needed (`bilevax.delay`). Then
+
+    d ← (1−β)(d − z_j) + z_j⁺,   x ← x − η_t γ d,   y_i ← (1−τ_t) y_i + τ_t Π_Y[y_i − τ w_i].
+
+Several tasks in a step: 1/p_i becomes 1/(expected number of draws of i), d uses the mean over the j drawn.
+Guo, Hu, Zhang, Yang: Randomized Stochastic Variance-Reduced Methods for Multi-Task Stochastic Bilevel
+Optimization. O(C(p)/(m ε³)) samples to an ε-stationary point (Theorem 2).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from bilevax import arguments, delay, draw, estimator, lower, memory, oracle, projection
+from bilevax.algorithms.base import Algorithm, Cost, Info, Variables
+from bilevax.curvature import Curvature, dense
+from bilevax.draw import Sampling
+from bilevax.problem import Bounds, Problem
+from bilevax.schedule import Mixing, Rates, Step, as_rates
+
+
+class Task(NamedTuple):
+    """What is kept of one lower problem, as it was right after its last visit."""
+
+    y: Float[Array, " dy"]
+    y_before: Float[Array, " dy"]
+    f_x: Float[Array, " d"]
+    f_y: Float[Array, " dy"]
+    g_y: Float[Array, " dy"]
+    curvature: PyTree
+    visit: delay.Reading
+
+
+class State(NamedTuple):
+    """Θ_t: x_t, x_{t−1}, d_t, and one `Task` for each lower problem."""
+
+    x: Float[Array, " d"]
+    x_before: Float[Array, " d"]
+    direction: Float[Array, " d"]
+    tasks: Task
+    clock: delay.Clock
+    timetable: PyTree
+    optimizer: PyTree
+    initial_cost: Cost
+
+
+class Innovation(NamedTuple):
+    """What the samples of one task tell about its five estimates."""
+
+    f_x: Float[Array, " d"]
+    f_y: Float[Array, " dy"]
+    g_y: Float[Array, " dy"]
+    curvature: PyTree
+
+
+class Timetable(NamedTuple):
+    """The rates of every step: `rates(begun, t)`, where `begun = begin(key)` may hold random stages."""
+
+    begin: Callable[[Key[Array, ""]], PyTree]
+    rates: Callable[[PyTree, Step], Rates]
+
+
+class Settings(NamedTuple):
+    """All that an algorithm of this family is made of."""
+
+    timetable: Timetable
+    sampling: Sampling
+    curvature: Curvature
+    optimizer: optax.GradientTransformation | None
+    initialization: str
+    initial_batch_size: int | None
+    bounds: Callable[[Bounds], Bounds] = lambda bounds: bounds
+
+
+def _rates(problem: Problem, settings: Settings, state: State, t: Step) -> Rates:
+    """The rates of step t, in the floating type of the problem."""
+    rates = settings.timetable.rates(state.timetable, t)
+    return jax.tree.map(lambda rate: jnp.asarray(rate, problem.dtype), rates)
+
+
+def _innovation(
+    problem: Problem, settings: Settings, state: State, mixing: Mixing, task: Task, drawn: tuple
+) -> Innovation:
+    """Fresh derivatives of one task at (x_t, y_t) and (x_{t−1}, y_{t−1}) on the same samples."""
+    i, weight, xi, zeta = drawn
+    now, before = (state.x, task.y), (state.x_before, task.y_before)
+    f_x, f_y = oracle.upper_gradients(problem, *now, i, xi)
+    f_x_before, f_y_before = oracle.upper_gradients(problem, *before, i, xi)
+    g_y, second = oracle.lower_derivatives(problem, *now, i, zeta)
+    g_y_before, second_before = oracle.lower_derivatives(problem, *before, i, zeta)
+    new = Innovation(
+        f_x=estimator.innovation(f_x, f_x_before, mixing.f_x),
+        f_y=estimator.innovation(f_y, f_y_before, mixing.f_y),
+        g_y=estimator.innovation(g_y, g_y_before, mixing.g_y),
+        curvature=settings.curvature.innovation(
+            second, second_before, mixing, problem.dim_y, problem.dtype
+        ),
+    )
+    return jax.tree.map(lambda leaf: weight * leaf, new)
+
+
+def _bring(
+    problem: Problem, settings: Settings, state: State, i: Int[Array, ""], task: Task
+) -> Task:
+    """The task as it is now: all updates that were delayed since its last visit, made."""
+    rates_at = lambda t: _rates(problem, settings, state, t)
+    radius = settings.bounds(problem.bounds).of(i).y
+    kept = delay.Lower(task.y, task.y_before, task.g_y)
+    brought = delay.bring_lower(state.clock, task.visit, kept, radius, rates_at)
+    decay = delay.elapsed_decay(state.clock, task.visit)
+    return task._replace(
+        y=brought.y,
+        y_before=brought.y_before,
+        f_x=decay.f_x * task.f_x,
+        f_y=decay.f_y * task.f_y,
+        g_y=brought.g_y,
+        curvature=settings.curvature.age(problem, task.curvature, decay),
+    )
+
+
+def _update(
+    problem: Problem, settings: Settings, rates: Rates, visit: delay.Reading, i: Any, task: Task, new: Innovation
+) -> Task:
+    """Lines 4 to 8 and 16 for a drawn task."""
+    mixing, bounds = rates.mixing, settings.bounds(problem.bounds).of(i)
+    f_x = projection.ball(estimator.storm(task.f_x, new.f_x, mixing.f_x), bounds.f_x)
+    f_y = projection.ball(estimator.storm(task.f_y, new.f_y, mixing.f_y), bounds.f_y)
+    curvature = settings.curvature.update(problem, task.curvature, new.curvature, mixing, bounds)
+    g_y = estimator.storm(task.g_y, new.g_y, mixing.g_y)
+    trial = projection.ball(task.y - rates.lower_step * g_y, bounds.y)
+    y = task.y + rates.relaxation * (trial - task.y)
+    return Task(y, task.y, f_x, f_y, g_y, curvature, visit)
+
+
+def _hypergradient(settings: Settings, f_x: Array, f_y: Array, curvature: PyTree) -> Float[Array, " d"]:
+    """Line 9: z_i = u_i − V_i H_i⁻¹ v_i."""
+    return f_x - settings.curvature.correction(curvature, f_y)
+
+
+def _aged_hypergradient(
+    problem: Problem, settings: Settings, task: Task, decay: delay.Decay
+) -> Float[Array, " d"]:
+    """z_i of a task that was not drawn, after its estimates have decayed."""
+    aged = settings.curvature.age(problem, task.curvature, decay)
+    return _hypergradient(settings, decay.f_x * task.f_x, decay.f_y * task.f_y, aged)
+
+
+def _direction(
+    problem: Problem, settings: Settings, state: State, mixing: Mixing, drawn: draw.Draw, updated: Task
+) -> Float[Array, " d"]:
+    """Lines 9 to 14: d_{t+1} = (1−β)(d_t − z_{j,t}) + z_{j,t+1}, the mean over the drawn j."""
+    fresh = jax.vmap(lambda task: _hypergradient(settings, task.f_x, task.f_y, task.curvature))(updated)
+    if problem.num_tasks == 1:
+        return fresh[0]  # d_0 = z_0 makes d_t = z_t for ever
+    one_step = delay.Decay(*(1 - beta for beta in mixing[:5]))
+
+    def change(task: Task) -> tuple[Array, Array]:
+        decay = delay.elapsed_decay(state.clock, task.visit)
+        later = jax.tree.map(lambda passed, step: passed * step, decay, one_step)
+        return (
+            _aged_hypergradient(problem, settings, task, decay),
+            _aged_hypergradient(problem, settings, task, later),
+        )
+
+    before, aged = jax.vmap(change)(memory.read(state.tasks, drawn.direction_tasks))
+    same = draw.same_task(drawn.direction_tasks, drawn.tasks)
+    now = jnp.where(same.any(1)[:, None], fresh[same.argmax(1)], aged)
+    return estimator.storm(
+        state.direction, estimator.innovation(now.mean(0), before.mean(0), mixing.direction), mixing.direction
+    )
+
+
+def _move(
+    problem: Problem, settings: Settings, state: State, rates: Rates, direction: Array
+) -> tuple[Array, PyTree]:
+    """Line 15: x_{t+1} = x_t − η_t γ d_{t+1}, or what the user's optimizer makes of d_{t+1}."""
+    if settings.optimizer is None:
+        return state.x - rates.upper_step * direction, state.optimizer
+    updates, optimizer = settings.optimizer.update(
+        problem.unravel_x(direction), state.optimizer, problem.unravel_x(state.x)
+    )
+    return state.x + jax.flatten_util.ravel_pytree(updates)[0], optimizer
+
+
+def _all_finite(tree: PyTree) -> Bool[Array, ""]:
+    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]))
+
+
+def _step_cost(problem: Problem, sampling: Sampling) -> Cost:
+    upper, lower_ = sampling.batch(problem.upper_data), sampling.batch(problem.lower_data)
+    tasks, evaluations = sampling.tasks_per_step, max(lower_, 1)
+    counts = Cost(
+        samples=tasks * (upper + lower_),
+        gradients=tasks * 2 * (max(upper, 1) + evaluations),
+        products=tasks * 2 * evaluations * 2 * problem.dim_y,
+    )
+    return Cost(*(jnp.asarray(float(count)) for count in counts))
+
+
+def _step(settings: Settings, problem: Problem, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
+    rates = _rates(problem, settings, state, state.clock.now.step)
+    drawn = draw.draw_step(problem, settings.sampling, key)  # lines 3 and 11
+    clock = delay.tick(state.clock, rates)
+
+    def look(task: Task, sample: tuple) -> tuple[Task, Innovation]:
+        current = _bring(problem, settings, state, sample[0], task)
+        return current, _innovation(problem, settings, state, rates.mixing, current, sample)
+
+    samples = (drawn.tasks, drawn.weights, drawn.upper, drawn.lower)
+    current, new = jax.vmap(look)(memory.read(state.tasks, drawn.tasks), samples)
+    new = draw.merge_repeats(settings.sampling, drawn.tasks, new)
+    update = lambda i, task, new: _update(problem, settings, rates, clock.now, i, task, new)
+    updated = jax.vmap(update)(drawn.tasks, current, new)
+
+    direction = _direction(problem, settings, state, rates.mixing, drawn, updated)
+    x, optimizer = _move(problem, settings, state, rates, direction)
+    finite = _all_finite((x, direction, updated))
+    small = (x, state.x, direction, clock.now, clock.longest, optimizer)
+    unmoved = (state.x, state.x_before, state.direction, state.clock.now, state.clock.longest, state.optimizer)
+    x, x_before, direction, now, longest, optimizer = jax.tree.map(
+        lambda new, old: jnp.where(finite, new, old), small, unmoved
+    )
+    tasks = memory.write(state.tasks, drawn.tasks, updated, keep=~finite)
+    after = State(
+        x, x_before, direction, tasks, clock._replace(now=now, longest=longest), state.timetable, optimizer,
+        state.initial_cost,
+    )  # fmt: skip
+    return after, Info(_step_cost(problem, settings.sampling), finite, jnp.linalg.norm(direction))
+
+
+def _first_task(
+    problem: Problem, settings: Settings, clock: delay.Clock, key: Key[Array, ""], i: Int[Array, ""]
+) -> tuple[Task, Array]:
+    """Line 1 for one task: y_0 and the first estimates, and the number of lower gradients they took."""
+    upper_key, lower_key = jax.random.split(jax.random.fold_in(key, i))
+
+    def first_batch(key: Key[Array, ""], data: Any) -> draw.Indices:
+        size = settings.initial_batch_size
+        whole = size is None or data.max_length <= size
+        return draw.batch_indices(key, data, i, None if whole else size)
+
+    xi, zeta = first_batch(upper_key, problem.upper_data), first_batch(lower_key, problem.lower_data)
+    x, y, solves = problem.x0, problem.y0_of(i), jnp.int32(0)
+    bounds = settings.bounds(problem.bounds).of(i)
+    if settings.initialization == "theorem":
+        y, solves = lower.solve(problem, x, y, i, zeta)
+    y = projection.ball(y, bounds.y)
+    f_x, f_y = oracle.upper_gradients(problem, x, y, i, xi)
+    g_y, second = oracle.lower_derivatives(problem, x, y, i, zeta)
+    return Task(
+        y=y,
+        y_before=y,
+        f_x=projection.ball(f_x, bounds.f_x),
+        f_y=projection.ball(f_y, bounds.f_y),
+        g_y=g_y,
+        curvature=settings.curvature.start(problem, second, bounds),
+        visit=clock.now,
+    ), solves
+
+
+def _initial_cost(problem: Problem, settings: Settings, solves: Array) -> Cost:
+    first = Sampling(1, settings.initial_batch_size)
+    upper, lower_ = (min(first.batch(data), data.max_length) for data in (problem.upper_data, problem.lower_data))
+    m, evaluations = problem.num_tasks, max(lower_, 1)
+    solving = evaluations * jnp.sum(solves.astype(float))
+    return Cost(
+        samples=jnp.asarray(float(m * (upper + lower_))),
+        gradients=m * (max(upper, 1.0) + evaluations) + solving,
+        products=jnp.asarray(float(m * evaluations * 2 * problem.dim_y)),
+    )
+
+
+def _init(settings: Settings, problem: Problem, key: Key[Array, ""]) -> State:
+    settings.sampling.check(problem)
+    clock = delay.start(problem.dtype)
+    begin_key, task_key = jax.random.split(key)
+    build = lambda i: _first_task(problem, settings, clock, task_key, i)
+    tasks, solves = memory.start(build, problem.num_tasks)
+    of_task = lambda task: _hypergradient(settings, task.f_x, task.f_y, task.curvature)
+    direction = jnp.mean(jax.vmap(of_task)(tasks), axis=0)  # d_0, the mean of all z_{i,0}
+    x = problem.x0.astype(problem.dtype)
+    optimizer = () if settings.optimizer is None else settings.optimizer.init(problem.unravel_x(x))
+    return State(
+        x=x,
+        x_before=x,
+        direction=direction,
+        tasks=tasks,
+        clock=clock,
+        timetable=settings.timetable.begin(begin_key),
+        optimizer=optimizer,
+        initial_cost=_initial_cost(problem, settings, solves),
+    )
+
+
+def _variables(settings: Settings, problem: Problem, state: State) -> Variables:
+    bring = lambda i, task: _bring(problem, settings, state, i, task).y
+    return Variables(state.x, jax.vmap(bring)(jnp.arange(problem.num_tasks), state.tasks))
+
+
+def assemble(name: str, settings: Settings, chosen: Mapping[str, Any]) -> Algorithm:
+    """The algorithm of this family with the given settings."""
+    arguments.one_of("initialization", settings.initialization, ("theorem", "cheap"))
+    if settings.initial_batch_size is not None:
+        arguments.count("initial_batch_size", settings.initial_batch_size)
+    elif settings.initialization == "cheap":
+        settings = settings._replace(initial_batch_size=settings.sampling.batch_size)
+    return Algorithm(
+        name=name,
+        init=lambda problem, key: _init(settings, problem, key),
+        step=lambda problem, state, key: _step(settings, problem, state, key),
+        variables=lambda problem, state: _variables(settings, problem, state),
+        settings=chosen,
+    )
+
+
+def scheduled(rates: Rates) -> Timetable:
+    """The timetable of plain schedules of the step."""
+    return Timetable(begin=lambda key: (), rates=lambda begun, t: rates.at(t))
+
+
+@arguments.known_keywords
+def rsvrb(
+    *,
+    upper_step: Any = 0.1,
+    lower_step: Any = 0.5,
+    relaxation: Any = 1.0,
+    mixing: Any = 0.1,
+    tasks_per_step: int = 1,
+    batch_size: int | None = 32,
+    task_probabilities: Any = None,
+    upper_optimizer: optax.GradientTransformation | None = None,
+    curvature: Curvature = dense,
+    initialization: str = "theorem",
+    initial_batch_size: int | None = None,
+) -> Algorithm:
+    """RSVRB, Algorithm 2: z_i = u_i − V_i H_i⁻¹ v_i, d ← (1−β)(d − z_j) + z_j⁺, x ← x − η_t γ d.
+
+    - `upper_step` (η_t γ), `lower_step` (τ), `relaxation` (τ_t) and `mixing` (β): numbers, or schedules of
+      the step t = 1, 2, ...; `mixing` can be a `bilevax.Mixing` with one for each estimate. Theorem 2 wants
+      lower_step ≤ 1/(3 L_g), with L_g the largest eigenvalue of ∇²yy g (`bilevax.check` tells it).
+    - `tasks_per_step`: tasks drawn in a step; `batch_size`: samples for each of them and each loss, `None`
+      for all there are. `task_probabilities` (p): by default uniform and without replacement.
+    - `upper_optimizer`: an optax transformation that takes d and gives the change of x; `upper_step` is
+      then not used.
+    - `initialization`: "theorem" solves every lower problem at x_0 on the first batch and starts all
+      estimates from it; "cheap" leaves y at y_0. The first batch has `initial_batch_size` samples for each
+      task; by default all there are for "theorem", `batch_size` of them for "cheap".
+
+    The noise of the estimates grows with m/tasks_per_step: with very many tasks lower the mixing, or give
+    the bounds of the projections. Source: Guo, Hu, Zhang, Yang, Algorithm 2 and Theorem 2.
+    """
+    chosen = dict(locals())
+    settings = Settings(
+        timetable=scheduled(as_rates(upper_step, lower_step, relaxation, mixing)),
+        sampling=Sampling(tasks_per_step, batch_size, task_probabilities),
+        curvature=curvature,
+        optimizer=upper_optimizer,
+        initialization=initialization,
+        initial_batch_size=initial_batch_size,
+    )
+    return assemble("rsvrb", settings, chosen)

@@ -1,0 +1,100 @@
+"""What is wrong with an argument: each check names it, what was given and what would be right."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def known_keywords(function: Function) -> Function:
+    """Let `function` refuse a keyword that it does not have, with the nearest one it has."""
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    shown = function.__qualname__.removesuffix(".__init__")
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **keywords: Any) -> Any:
+        for name in keywords:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise TypeError(f"{shown}() has no argument {name!r}: {hint}It takes {', '.join(known)}.")
+        return function(*arguments, **keywords)
+
+    return checked  # type: ignore[return-value]
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether the number is known now; inside `jit` and `vmap` it is not, and cannot be checked."""
+    return not isinstance(value, jax.core.Tracer)
+
+
+def number(name: str, value: Any, right: str, accepts: Callable[[float], bool]) -> None:
+    """Refuse a value that is not one real number for which `accepts` holds."""
+    if not is_concrete(value):
+        return
+    try:
+        given = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be {right}; got {value!r}.") from None
+    if isinstance(value, bool) or not accepts(given):
+        raise ValueError(f"{name} must be {right}; got {value!r}.")
+
+
+def positive(name: str, value: Any) -> None:
+    """Refuse anything but one finite number above zero."""
+    number(name, value, "a finite number > 0", lambda v: bool(np.isfinite(v)) and v > 0)
+
+
+def share(name: str, value: Any) -> None:
+    """Refuse anything but a number in (0, 1]."""
+    number(name, value, "a number in (0, 1]", lambda v: 0 < v <= 1)
+
+
+def count(name: str, value: Any, least: int = 1) -> None:
+    """Refuse anything but a whole number of at least `least`."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or value < least:
+        kind = ValueError if whole else TypeError
+        raise kind(f"{name} must be a whole number of at least {least}; got {value!r}.")
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Refuse a word that is not among the choices."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {value!r}.")
+
+
+def finite_leaves(name: str, tree: Any) -> None:
+    """Refuse NaN and infinity in any floating leaf."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not is_concrete(leaf) or not np.issubdtype(np.asarray(leaf).dtype, np.inexact):
+            continue
+        bad = int(np.size(leaf) - np.isfinite(np.asarray(leaf)).sum())
+        if bad:
+            where = name + jax.tree_util.keystr(path)
+            raise ValueError(f"{where} must be finite; {bad} of its {np.size(leaf)} values are NaN or infinite.")
+
+
+def leading_axis(name: str, tree: Any, axis: int = 0) -> int:
+    """The length that all leaves share along `axis`; refuse an empty tree, scalars and mismatches."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    if not leaves:
+        raise ValueError(f"{name} must hold at least one array; got {tree!r}.")
+    lengths = {}
+    for path, leaf in leaves:
+        if np.ndim(leaf) <= axis:
+            raise ValueError(
+                f"{name}{jax.tree_util.keystr(path)} must have at least {axis + 1} "
+                f"{'axes' if axis else 'axis'}; got shape {np.shape(leaf)}."
+            )
+        lengths[name + jax.tree_util.keystr(path)] = np.shape(leaf)[axis]
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{where}: {length}" for where, length in lengths.items())
+        raise ValueError(f"all arrays of {name} must have the same length along axis {axis}; got {listed}.")
+    return next(iter(lengths.values()))

@@ -1,0 +1,212 @@
+"""Delayed updates, exactly: what happened to a task in all the steps in which it was not drawn.
+
+Between two visits, line by line of Algorithm 2, the estimates of a task are multiplied by (1 − β_s) in
+every step s, and y moves by −τ_s τ w_{s+1}. Over a stretch of steps i ≤ s < t that is one factor
+ρ = Π(1 − β_s) for each estimate and one length Σ τ_s τ Π_{r ≤ s}(1 − β_r) for y. A clock that ticks once
+a step keeps running sums from which both follow in O(1), whatever the schedules and the length of the
+stretch.
+
+Two numerical traps shape it. Logarithms of ρ grow without end, so they are summed with their rounding
+errors (hi + lo). The length is a difference of sums of shrinking terms, which cancels once ρ is small;
+so that sum starts afresh in every *era*, an era ends when w has shrunk by e⁻⁴, and a table keeps the
+totals of past eras. A length is then put together from a dozen eras at most, because beyond them w has
+vanished.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from bilevax.schedule import Rates, Step
+
+ERAS = 65_536  # eras remembered; a task unseen for longer is replayed step by step
+ERA_DEPTH = -4.0  # an era ends when the logarithm of its decay falls below this
+LOG_OF_ZERO = -1e3  # log(1 − β) at β = 1: its exponential is zero in every floating type
+
+Sum = Float[Array, "2 *n"]  # a compensated sum, hi and lo
+
+
+class Decay(NamedTuple):
+    """The product of (1 − β) over a stretch of steps, for each of the five estimates of a task."""
+
+    f_x: Any
+    f_y: Any
+    g_y: Any
+    g_xy: Any
+    g_yy: Any
+
+
+class Reading(NamedTuple):
+    """What the clock shows before step `step`; a task keeps the reading of its last visit."""
+
+    step: Step
+    era: Int[Array, ""]
+    logs: Sum  # (2, 5): Σ log(1 − β) since the start, for each estimate
+    era_log: Float[Array, ""]  # the part of it that is w's and this era's
+    era_length: Sum  # (2,): Σ τ_s τ ρ_{s+1} since the era began
+
+
+class Clock(NamedTuple):
+    """The running sums. `eras` holds (log decay, length hi, length lo) of each era that has ended."""
+
+    now: Reading
+    eras: Float[Array, "eras 3"]
+    longest: Float[Array, ""]  # the largest τ so far
+
+
+class Elapsed(NamedTuple):
+    """From a reading to now: the decays, the length of y's way along −w, and whether it is known."""
+
+    decay: Decay
+    length: Float[Array, ""]
+    known: Array
+
+
+def _add(total: Sum, term: Array) -> Sum:
+    """Add to a compensated sum (Knuth's two-sum)."""
+    hi = total[0] + term
+    back = hi - total[0]
+    error = (total[0] - (hi - back)) + (term - back)
+    return jnp.stack([hi, total[1] + error])
+
+
+def _between(later: Sum, earlier: Sum) -> Array:
+    return (later[0] - earlier[0]) + (later[1] - earlier[1])
+
+
+def start(dtype: Any) -> Clock:
+    """A clock before step 1."""
+    zero = jnp.zeros((), dtype)
+    now = Reading(jnp.int32(1), jnp.int32(0), jnp.zeros((2, 5), dtype), zero, jnp.zeros(2, dtype))
+    return Clock(now, jnp.zeros((ERAS, 3), dtype), zero)
+
+
+def tick(clock: Clock, rates: Rates) -> Clock:
+    """The clock after one step with these rates."""
+    now, dtype = clock.now, clock.eras.dtype
+    beta = jnp.stack(rates.mixing[:5])
+    log = jnp.where(beta < 1, jnp.log1p(-jnp.minimum(beta, 1 - jnp.finfo(dtype).eps)), LOG_OF_ZERO)
+    era_log = now.era_log + log[Decay._fields.index("g_y")]
+    length = _add(now.era_length, rates.drift * jnp.exp(era_log))
+    ends = era_log < ERA_DEPTH
+    slot = now.era % ERAS
+    total = jnp.where(ends, jnp.stack([era_log, length[0], length[1]]), clock.eras[slot])
+    return Clock(
+        now=Reading(
+            step=now.step + 1,
+            era=now.era + ends.astype(jnp.int32),
+            logs=_add(now.logs, log),
+            era_log=jnp.where(ends, 0, era_log),
+            era_length=jnp.where(ends, 0, length),
+        ),
+        eras=jax.lax.dynamic_update_index_in_dim(clock.eras, total, slot, 0),
+        longest=jnp.maximum(clock.longest, rates.lower_step),
+    )
+
+
+def elapsed_decay(clock: Clock, since: Reading) -> Decay:
+    """Π(1 − β_s) over the steps since the reading."""
+    return Decay(*jnp.exp(_between(clock.now.logs, since.logs)))
+
+
+def elapsed(clock: Clock, since: Reading) -> Elapsed:
+    """All that the steps since the reading did to a task that was not drawn in them."""
+    now, eras = clock.now, clock.eras
+    this_era = since.era == now.era
+    first = eras[since.era % ERAS]
+    end = jnp.where(this_era, now.era_length, first[1:])
+    scale = jnp.exp(-since.era_log)
+    length = _between(end, since.era_length) * scale
+    left = jnp.where(this_era, 0, jnp.exp(first[0]) * scale)
+
+    def unfinished(carry: tuple[Array, Array, Array]) -> Array:
+        era, left, _ = carry
+        return (era < now.era) & (left > jnp.finfo(eras.dtype).tiny)
+
+    def through_era(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        era, left, length = carry
+        log, hi, lo = eras[era % ERAS]
+        return era + 1, left * jnp.exp(log), length + left * (hi + lo)
+
+    era, left, length = jax.lax.while_loop(unfinished, through_era, (since.era + 1, left, length))
+    length += jnp.where(era == now.era, left * (now.era_length[0] + now.era_length[1]), 0)
+    return Elapsed(elapsed_decay(clock, since), length, now.era - since.era < ERAS)
+
+
+class Lower(NamedTuple):
+    """y_t, y_{t−1} and w_t of one task."""
+
+    y: Float[Array, " dy"]
+    y_before: Float[Array, " dy"]
+    g_y: Float[Array, " dy"]
+
+
+def bring_lower(
+    clock: Clock,
+    since: Reading,
+    kept: Lower,
+    radius: Any,
+    rates_at: Callable[[Step], Rates],
+) -> Lower:
+    """y and w of a task, brought from its last visit to now (line 16 of Algorithm 2, "delay update").
+
+    All points of the stretch and all trial points y_s − τ w lie on one ray, so if the farthest that any
+    can be is inside the ball Y_i the projection is inactive throughout; where it may not be, or where
+    the era of the visit has been forgotten, the steps are replayed.
+    """
+    passed = elapsed(clock, since)
+    gap = clock.now.step - since.step
+    g_y = passed.decay.g_y * kept.g_y
+    y = kept.y - passed.length * kept.g_y
+    last = rates_at(clock.now.step - 1).drift
+    y_before = jnp.where(gap == 0, kept.y_before, y + last * g_y)
+    straight = passed.known
+    if radius is not None:
+        farthest = kept.y - (passed.length + clock.longest) * kept.g_y
+        straight &= jnp.linalg.norm(farthest) <= radius
+    replayed, replayed_before = _replay(straight | (gap == 0), clock.now.step, since, kept, radius, rates_at)
+    straight |= gap == 0
+    return Lower(jnp.where(straight, y, replayed), jnp.where(straight, y_before, replayed_before), g_y)
+
+
+def _replay(
+    skip: Array,
+    until: Step,
+    since: Reading,
+    kept: Lower,
+    radius: Any,
+    rates_at: Callable[[Step], Rates],
+) -> tuple[Array, Array]:
+    """y_t and y_{t−1} step by step, as coordinates (a, b) of a·y + b·w: the steps never leave that plane.
+
+    It ends early once w has vanished, so it takes at most some 50/β steps with a typical β.
+    """
+    yy, yw, ww = kept.y @ kept.y, kept.y @ kept.g_y, kept.g_y @ kept.g_y
+    dtype = kept.y.dtype
+
+    def unfinished(carry: tuple) -> Array:
+        s, left, *_ = carry
+        return ~skip & (s < until) & (left > jnp.finfo(dtype).eps ** 2)
+
+    def one_step(carry: tuple) -> tuple:
+        s, left, point, _ = carry
+        rates = rates_at(s)
+        left = left * (1 - rates.mixing.g_y)
+        trial = point - jnp.array([0, 1], dtype) * (rates.lower_step * left)
+        if radius is not None:
+            a, b = trial
+            norm = jnp.sqrt(jnp.maximum(a * a * yy + 2 * a * b * yw + b * b * ww, 0))
+            trial = trial * (radius / jnp.maximum(norm, radius))
+        moved = point + rates.relaxation * (trial - point)
+        return s + 1, left, moved, point
+
+    begin = jnp.array([1, 0], dtype)
+    s, _, point, before = jax.lax.while_loop(
+        unfinished, one_step, (since.step, jnp.ones((), dtype), begin, begin)
+    )
+    before = jnp.where(s < until, point, before)  # ended early: y has stopped moving
+    combine: Callable[[Array], Array] = lambda c: c[0] * kept.y + c[1] * kept.g_y
+    return combine(point), combine(before)

@@ -1,0 +1,280 @@
+"""The problem: min over x of (1/m) Σ_i f_i(x, y_i*(x)), y_i*(x) = argmin_y g_i(x, y)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PyTree
+
+from bilevax import arguments
+from bilevax.data import Data, NoData, PerTask, Ragged, Shared
+
+Loss = Callable[[PyTree, PyTree, PyTree, PyTree], Float[Array, ""]]
+Bound = float | Float[Array, " m"] | None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Bounds:
+    """The sets that the paper projects on (Assumption 4); `None` means not projected.
+
+    Each is one number, or an array of m numbers, one for each task.
+
+    - `f_x`: C_fx, the radius of the ball for the estimate of ∇x f_i.
+    - `f_y`: C_fy, the radius of the ball for the estimate of ∇y f_i.
+    - `g_xy`: C_gxy, the largest singular value of the estimate of ∇²xy g_i.
+    - `y`: R_y, the radius of the ball Y_i that holds y_i.
+    """
+
+    f_x: Bound = None
+    f_y: Bound = None
+    g_xy: Bound = None
+    y: Bound = None
+
+    @property
+    def named(self) -> dict[str, Bound]:
+        """The four bounds by name."""
+        return {"f_x": self.f_x, "f_y": self.f_y, "g_xy": self.g_xy, "y": self.y}
+
+    def of(self, i: Any) -> "Bounds":
+        """The bounds of task i."""
+        return jax.tree.map(lambda bound: bound[i] if jnp.ndim(bound) else bound, self)
+
+
+def _check_bounds(bounds: Bounds, num_tasks: int) -> None:
+    if not isinstance(bounds, Bounds):
+        raise TypeError(f"bounds must be a bilevax.Bounds; got {bounds!r}.")
+    for name, bound in bounds.named.items():
+        if bound is None or not arguments.is_concrete(bound):
+            continue
+        values = np.asarray(bound, float)
+        if values.shape not in [(), (num_tasks,)] or not (values > 0).all():
+            raise ValueError(
+                f"bounds.{name} must be a number > 0, or {num_tasks} of them (one for each task); got {bound!r}."
+            )
+
+
+def _floating(name: str, tree: PyTree) -> PyTree:
+    """The leaves as JAX arrays, once each is known to be of a real floating type."""
+    if not jax.tree.leaves(tree):
+        raise ValueError(f"{name} must hold at least one array; got {tree!r}.")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        dtype = jnp.result_type(leaf)
+        if not jnp.issubdtype(dtype, jnp.floating):
+            where = name + jax.tree_util.keystr(path)
+            raise TypeError(
+                f"{where} must be of a floating type, it is a variable to optimise; got {dtype}. "
+                f"Write for example jnp.asarray({name}, float)."
+            )
+    arguments.finite_leaves(name, tree)
+    return jax.tree.map(jnp.asarray, tree)
+
+
+def _data(name: str, data: Any) -> Data:
+    if data is None:
+        return NoData()
+    if not isinstance(data, (NoData, Shared, PerTask, Ragged)):
+        raise TypeError(
+            f"{name} must come from bilevax.shared, bilevax.per_task or bilevax.ragged, or be None; "
+            f"got {type(data).__name__}."
+        )
+    return data
+
+
+def _count_tasks(tasks: Any, data: dict[str, Data]) -> int:
+    """The number of tasks that all arguments agree on."""
+    counts = {name: held.num_tasks for name, held in data.items() if held.num_tasks is not None}
+    if isinstance(tasks, (int, np.integer)):
+        arguments.count("tasks", tasks)
+        counts["tasks"] = int(tasks)
+    elif tasks is not None:
+        counts["tasks"] = arguments.leading_axis("tasks", tasks)
+    if len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name} has {number}" for name, number in counts.items())
+        raise ValueError(f"the arguments must agree on the number of tasks; {listed}.")
+    if 0 in counts.values():
+        raise ValueError("tasks must hold at least one task; its leading axis has length 0.")
+    return next(iter(counts.values()), 1)
+
+
+def _first_batch(data: Data) -> PyTree:
+    return data.take(jnp.int32(0), jnp.zeros(2, jnp.int32))
+
+
+class Problem:
+    """A bilevel problem with m ≥ 1 lower problems, from samples.
+
+        min_x F(x) = (1/m) Σ_i f_i(x, y_i*(x)),    y_i*(x) = argmin_y g_i(x, y)
+
+    - `upper`: f(x, y_i, task_i, batch) -> scalar, the mean loss over the batch.
+    - `lower`: g(x, y_i, task_i, batch) -> scalar, the mean over the batch, strongly convex in y_i.
+    - `x0`: a pytree of floats; `y0`: the same for one task, or with a leading axis m
+      (`bilevax.shared(y0)` and `bilevax.per_task(y0)` settle it where both would fit).
+    - `tasks`: a pytree with leading axis m whose i-th slice is handed to the losses as task_i, or the
+      number m: task_i is then the index i. Without it the data say how many tasks there are, else one.
+    - `upper_data`, `lower_data`: from `bilevax.shared`, `per_task`, `ragged`; `None` hands on `None`.
+    - `strong_convexity`: λ, with ∇²yy g_i ⪰ λI (Assumption 1).
+    - `bounds`: the sets of the paper's projections.
+
+    A Problem is a pytree: its arrays are traced, its functions are static. Inside the library x and y
+    are flat vectors; `unravel_x` and `unravel_y` give the user's pytrees back.
+    """
+
+    upper: Loss
+    lower: Loss
+    x0: Float[Array, " d"]
+    y0: Float[Array, "m dy"] | Float[Array, " dy"]
+    tasks: PyTree
+    num_tasks: int
+    upper_data: Data
+    lower_data: Data
+    strong_convexity: float
+    bounds: Bounds
+    unravel_x: Callable[[Array], PyTree]
+    unravel_y: Callable[[Array], PyTree]
+
+    _LEAVES = ("x0", "y0", "tasks", "upper_data", "lower_data", "strong_convexity", "bounds")
+    _STATIC = ("upper", "lower", "num_tasks", "unravel_x", "unravel_y")
+
+    @arguments.known_keywords
+    def __init__(
+        self,
+        *,
+        upper: Loss,
+        lower: Loss,
+        x0: PyTree,
+        y0: PyTree,
+        tasks: PyTree | int | None = None,
+        upper_data: Data | None = None,
+        lower_data: Data | None = None,
+        strong_convexity: float,
+        bounds: Bounds | None = None,
+    ):
+        for name, loss in [("upper", upper), ("lower", lower)]:
+            if not callable(loss):
+                raise TypeError(f"{name} must be a function of (x, y, task, batch); got {loss!r}.")
+        arguments.positive("strong_convexity", strong_convexity)
+        self.upper, self.lower = upper, lower
+        self.strong_convexity = strong_convexity
+        self.upper_data = _data("upper_data", upper_data)
+        self.lower_data = _data("lower_data", lower_data)
+        self.num_tasks = _count_tasks(tasks, {"upper_data": self.upper_data, "lower_data": self.lower_data})
+        self.tasks = None if tasks is None or isinstance(tasks, (int, np.integer)) else _arrays_of(tasks)
+        self.bounds = Bounds() if bounds is None else bounds
+        _check_bounds(self.bounds, self.num_tasks)
+        self.x0, self.unravel_x = ravel_pytree(_floating("x0", x0))
+        self.y0, self.unravel_y = self._read_y0(y0)
+        for name in ("upper", "lower"):
+            self._check_loss(name)
+
+    def _read_y0(self, y0: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
+        """Flatten y0, once it is known whether it belongs to one task or holds all m."""
+        stacked: bool | None = None
+        if isinstance(y0, (PerTask, Shared)):
+            stacked, y0 = isinstance(y0, PerTask), y0.arrays
+        y0 = _floating("y0", y0)
+        fits = all(leaf.ndim and leaf.shape[0] == self.num_tasks for leaf in jax.tree.leaves(y0))
+        if stacked is None:
+            stacked = fits and self._is_stacked(y0)
+        if not stacked:
+            return ravel_pytree(y0)
+        if not fits:
+            length = arguments.leading_axis("y0", y0)
+            raise ValueError(f"y0 must have a leading axis of {self.num_tasks} tasks; got {length}.")
+        first = jax.tree.map(lambda leaf: leaf[0], y0)
+        return jax.vmap(lambda y: ravel_pytree(y)[0])(y0), ravel_pytree(first)[1]
+
+    def _is_stacked(self, y0: PyTree) -> bool:
+        """Whether the losses take a slice of y0, not y0 itself; an error where they take both."""
+        first = jax.tree.map(lambda leaf: leaf[0], y0)
+        as_one, as_slice = (self._accepts(y) for y in (y0, first))
+        if as_one and as_slice:
+            raise ValueError(
+                f"y0 has a leading axis of {self.num_tasks}, which is also the number of tasks, and the losses "
+                "accept both y0 and y0[0]: say which is meant, y0=bilevax.shared(y0) (the same start for "
+                "every task) or y0=bilevax.per_task(y0) (one start for each)."
+            )
+        return as_slice
+
+    def _accepts(self, y: PyTree) -> bool:
+        try:
+            shapes = [self._loss_shape(name, y).shape for name in ("upper", "lower")]
+        except Exception:  # whatever a user's loss raises on a wrong shape, it means no
+            return False
+        return shapes == [(), ()]
+
+    def _loss_shape(self, name: str, y: PyTree) -> Any:
+        data = self.upper_data if name == "upper" else self.lower_data
+        x = self.unravel_x(self.x0)
+        return jax.eval_shape(
+            lambda *given: getattr(self, name)(*given), x, y, self.task(jnp.int32(0)), _first_batch(data)
+        )
+
+    def _check_loss(self, name: str) -> None:
+        try:
+            out = self._loss_shape(name, self.unravel_y(self.y0_of(0)))
+        except Exception as error:
+            error.add_note(f"raised by {name}(x, y, task, batch), called with x0, y0 and a batch of 2 samples")
+            raise
+        if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
+            shown = f"shape {out.shape} of {out.dtype}" if hasattr(out, "shape") else type(out).__name__
+            raise ValueError(
+                f"{name} must return one real number, the mean loss over the batch; it returned {shown}."
+            )
+
+    @property
+    def dtype(self) -> Any:
+        """The floating type that all estimates are kept in."""
+        return jnp.result_type(self.x0, self.y0)
+
+    @property
+    def dim_x(self) -> int:
+        """d, the number of upper variables."""
+        return self.x0.shape[0]
+
+    @property
+    def dim_y(self) -> int:
+        """d', the number of variables of one lower problem."""
+        return self.y0.shape[-1]
+
+    def task(self, i: Any) -> PyTree:
+        """What the losses are told of task i."""
+        return i if self.tasks is None else jax.tree.map(lambda leaf: leaf[i], self.tasks)
+
+    def y0_of(self, i: Any) -> Float[Array, " dy"]:
+        """The first y of task i."""
+        return self.y0 if self.y0.ndim == 1 else self.y0[i]
+
+    def replace(self, **fields: Any) -> "Problem":
+        """A copy with some of its fields changed, unchecked: for arrays of the same meaning."""
+        copy = object.__new__(Problem)
+        copy.__dict__.update({**self.__dict__, **fields})
+        return copy
+
+    def __repr__(self) -> str:
+        return f"Problem(m={self.num_tasks}, d={self.dim_x}, d'={self.dim_y}, λ={self.strong_convexity})"
+
+
+def _arrays_of(tasks: PyTree) -> PyTree:
+    arguments.finite_leaves("tasks", tasks)
+    return jax.tree.map(jnp.asarray, tasks)
+
+
+def _flatten(problem: Problem) -> tuple[tuple, tuple]:
+    return (
+        tuple(getattr(problem, name) for name in Problem._LEAVES),
+        tuple(getattr(problem, name) for name in Problem._STATIC),
+    )
+
+
+def _unflatten(static: tuple, leaves: tuple) -> Problem:
+    problem = object.__new__(Problem)
+    problem.__dict__.update(zip(Problem._LEAVES + Problem._STATIC, (*leaves, *static), strict=True))
+    return problem
+
+
+jax.tree_util.register_pytree_node(Problem, _flatten, _unflatten)

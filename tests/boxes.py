@@ -1,0 +1,139 @@
+"""The boxes of the paper in NumPy, line by line, eager and slow; nothing here comes from the library.
+
+Every function takes what was drawn in each step, so that the library can be held against it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass
+class Drawn:
+    """Draws of one step: tasks with 1/(expected count), their samples, and the tasks of the direction."""
+
+    tasks: list
+    weights: list
+    xi: list
+    zeta: list
+    direction_tasks: list
+
+
+@dataclass
+class Rates:
+    """The rates of one step, as in the boxes: eta_t * gamma, tau, tau_t, and the betas."""
+
+    eta_gamma: float
+    tau: float
+    tau_t: float
+    fx: float
+    fy: float
+    gy: float
+    gxy: float
+    gyy: float
+    d: float
+
+
+def project_ball(v, C):
+    """Pi_C."""
+    n = np.linalg.norm(v)
+    return v if C is None or n <= C else v * (C / n)
+
+
+def project_singular(V, C):
+    """S^u_C."""
+    if C is None:
+        return V
+    U, s, Wt = np.linalg.svd(V, full_matrices=False)
+    return U @ np.diag(np.minimum(s, C)) @ Wt
+
+
+def project_eigen(H, lam):
+    """S^l_lambda."""
+    e, Q = np.linalg.eigh((H + H.T) / 2)
+    return Q @ np.diag(np.maximum(e, lam)) @ Q.T
+
+
+class Theta:
+    """All that Algorithm 2 carries from step to step, eager for all m tasks."""
+
+    def __init__(self, model, x0, y0, first):
+        m = model.m
+        self.x, self.x_prev = x0.copy(), x0.copy()
+        self.y, self.y_prev = [y.copy() for y in y0], [y.copy() for y in y0]
+        self.u, self.v, self.w, self.V, self.H = [], [], [], [], []
+        for i in range(m):
+            xi, zeta = first[i]
+            self.u.append(project_ball(model.fx(i, x0, y0[i], xi), model.C_fx))
+            self.v.append(project_ball(model.fy(i, x0, y0[i], xi), model.C_fy))
+            self.w.append(model.gy(i, x0, y0[i], zeta))
+            self.V.append(project_singular(model.gxy(i, x0, y0[i], zeta), model.C_gxy))
+            self.H.append(project_eigen(model.gyy(i, x0, y0[i], zeta), model.lam))
+        self.z = [u - V @ np.linalg.inv(H) @ v for u, v, V, H in zip(self.u, self.v, self.V, self.H, strict=True)]
+        self.d = np.mean(self.z, axis=0)
+
+
+def algorithm_1(model, theta, draws, rates):
+    """SVRB: yields (x, y) after every step. No projection of u and y, no d."""
+    x, x_, y, y_ = theta.x, theta.x_prev, theta.y[0], theta.y_prev[0]
+    u, v, w, V, H = model.fx, None, None, None, None
+    u, v, w, V, H = theta.u[0], theta.v[0], theta.w[0], theta.V[0], theta.H[0]
+    for drawn, r in zip(draws, rates, strict=True):
+        xi, ze = drawn.xi[0], drawn.zeta[0]
+        u = (1 - r.fx) * (u - model.fx(0, x_, y_, xi)) + model.fx(0, x, y, xi)
+        v = project_ball((1 - r.fy) * (v - model.fy(0, x_, y_, xi)) + model.fy(0, x, y, xi), model.C_fy)
+        V = project_singular((1 - r.gxy) * (V - model.gxy(0, x_, y_, ze)) + model.gxy(0, x, y, ze), model.C_gxy)
+        H = project_eigen((1 - r.gyy) * (H - model.gyy(0, x_, y_, ze)) + model.gyy(0, x, y, ze), model.lam)
+        w = (1 - r.gy) * (w - model.gy(0, x_, y_, ze)) + model.gy(0, x, y, ze)
+        z = u - V @ np.linalg.solve(H, v)
+        x, x_ = x - r.eta_gamma * z, x
+        y, y_ = y - r.tau_t * r.tau * w, y
+        yield x, [y]
+
+
+def algorithm_2(model, theta, draws, rates):
+    """RSVRB: changes theta, and yields (x, y) after every step."""
+    T = theta
+    for drawn, r in zip(draws, rates, strict=True):
+        z_t = list(T.z)
+        for i in range(model.m):
+            hits = [k for k, task in enumerate(drawn.tasks) if task == i]
+
+            def storm(old, of, beta, samples, i=i, hits=hits, drawn=drawn):
+                before = sum(drawn.weights[k] * of(i, T.x_prev, T.y_prev[i], samples[k]) for k in hits)
+                now = sum(drawn.weights[k] * of(i, T.x, T.y[i], samples[k]) for k in hits)
+                return (1 - beta) * (old - before) + now
+
+            if hits:
+                T.u[i] = project_ball(storm(T.u[i], model.fx, r.fx, drawn.xi), model.C_fx)
+                T.v[i] = project_ball(storm(T.v[i], model.fy, r.fy, drawn.xi), model.C_fy)
+                T.V[i] = project_singular(storm(T.V[i], model.gxy, r.gxy, drawn.zeta), model.C_gxy)
+                T.H[i] = project_eigen(storm(T.H[i], model.gyy, r.gyy, drawn.zeta), model.lam)
+                T.w[i] = storm(T.w[i], model.gy, r.gy, drawn.zeta)
+            else:
+                T.u[i] = (1 - r.fx) * T.u[i]
+                T.v[i] = (1 - r.fy) * T.v[i]
+                T.V[i] = (1 - r.gxy) * T.V[i]
+                T.H[i] = project_eigen((1 - r.gyy) * T.H[i], model.lam)
+                T.w[i] = (1 - r.gy) * T.w[i]
+            T.z[i] = T.u[i] - T.V[i] @ np.linalg.solve(T.H[i], T.v[i])
+        J = drawn.direction_tasks
+        T.d = (1 - r.d) * (T.d - np.mean([z_t[j] for j in J], axis=0)) + np.mean([T.z[j] for j in J], axis=0)
+        T.x_prev, T.x = T.x, T.x - r.eta_gamma * T.d
+        for i in range(model.m):
+            trial = project_ball(T.y[i] - r.tau * T.w[i], model.R_y)
+            T.y_prev[i], T.y[i] = T.y[i], (1 - r.tau_t) * T.y[i] + r.tau_t * trial
+        yield T.x, [y.copy() for y in T.y]
+
+
+def algorithm_3(model, theta, draws, first, lengths):
+    """RE-RSVRB: stages of lengths T_k that carry theta over; rates as Theorem 3 changes them."""
+    draws = iter(draws)
+    for k, length in enumerate(lengths):
+        eta, beta = 2 ** (-k / 2), 2.0**-k
+        rate = Rates(
+            first.eta_gamma * eta, first.tau, first.tau_t * eta,
+            first.fx * beta, first.fy * beta, first.gy * beta, first.gxy * beta, first.gyy * beta, first.d * beta,
+        )  # fmt: skip
+        stage = [next(draws) for _ in range(length)]
+        yield from algorithm_2(model, theta, stage, [rate] * length)
