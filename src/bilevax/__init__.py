@@ -1,8 +1,38 @@
 """Stochastic bilevel optimization with one or very many lower-level problems, on JAX."""
 
-from bilevax.algorithms import Algorithm, re_rsvrb, rsvrb, svrb
+from bilevax import problems
+from bilevax.algorithms import Algorithm, Cost, Info, Variables, re_rsvrb, rsvrb, svrb
+from bilevax.check import check
 from bilevax.data import per_task, ragged, shared
+from bilevax.metrics import exact_gradient, exact_metrics, exact_objective
 from bilevax.problem import Bounds, Problem
+from bilevax.run import Result, solve
 from bilevax.schedule import Mixing, power
+from bilevax.trace import Trace
 
-__all__ = ["Algorithm", "Bounds", "Mixing", "Problem", "per_task", "power", "ragged", "re_rsvrb", "rsvrb", "shared", "svrb"]
+__version__ = "0.1.0"
+
+__all__ = [
+    "Algorithm",
+    "Bounds",
+    "Cost",
+    "Info",
+    "Mixing",
+    "Problem",
+    "Result",
+    "Trace",
+    "Variables",
+    "check",
+    "exact_gradient",
+    "exact_metrics",
+    "exact_objective",
+    "per_task",
+    "power",
+    "problems",
+    "ragged",
+    "re_rsvrb",
+    "rsvrb",
+    "shared",
+    "solve",
+    "svrb",
+]

@@ -1,0 +1,74 @@
+"""Exact F and ∇F, with every lower problem solved to high accuracy, and the distance of y to y*."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from bilevax import lower, oracle
+from bilevax.algorithms.base import Variables
+from bilevax.oracle import X, Y
+from bilevax.problem import Problem
+
+
+class Exact(NamedTuple):
+    """F(x), ∇F(x) and all y_i*(x), from every sample."""
+
+    objective: Float[Array, ""]
+    gradient: Float[Array, " d"]
+    y: Float[Array, "m dy"]
+
+
+def _solved(problem: Problem, x: X, start: Y, i: Any) -> Exact:
+    """f_i, its hypergradient ∇x f − ∇²xy g [∇²yy g]⁻¹ ∇y f, and y_i*, for one task (Proposition 1)."""
+    y, _ = lower.solve(problem, x, start, i)
+    value = oracle.upper_loss(problem, x, y, i)
+    f_x, f_y = oracle.upper_gradients(problem, x, y, i)
+    _, second = oracle.lower_derivatives(problem, x, y, i)
+    h = lower.solve_hessian(lambda v: second(v)[1], f_y)
+    return Exact(value, f_x - second(h)[0], y)
+
+
+@jax.jit
+def exact(problem: Problem, x: X, start: Float[Array, "m dy"] | None = None) -> Exact:
+    """F(x), ∇F(x) and y*(x); `start` is where the lower solver begins, a good guess saves time."""
+
+    def one(i: Array) -> Exact:
+        return _solved(problem, x, problem.y0_of(i) if start is None else start[i], i)
+
+    m = problem.num_tasks
+    every = jax.lax.map(one, jnp.arange(m, dtype=jnp.int32), batch_size=min(64, m))
+    return Exact(jnp.mean(every.objective), jnp.mean(every.gradient, axis=0), every.y)
+
+
+def _flat(problem: Problem, x: PyTree) -> X:
+    flat = jax.flatten_util.ravel_pytree(x)[0]
+    same = jax.tree.structure(x) == jax.tree.structure(problem.unravel_x(problem.x0))
+    if not same or flat.shape != problem.x0.shape:
+        raise ValueError(
+            f"x must be a pytree like the problem's x0, with {problem.dim_x} numbers in all; "
+            f"got {jax.tree.structure(x)} with {flat.shape[0]}."
+        )
+    return flat.astype(problem.dtype)
+
+
+def exact_objective(problem: Problem, x: PyTree) -> Float[Array, ""]:
+    """F(x) = (1/m) Σ_i f_i(x, y_i*(x)), every lower problem solved, every sample used."""
+    return exact(problem, _flat(problem, x)).objective
+
+
+def exact_gradient(problem: Problem, x: PyTree) -> PyTree:
+    """∇F(x) = (1/m) Σ_i ∇x f_i − ∇²xy g_i [∇²yy g_i]⁻¹ ∇y f_i at (x, y_i*(x)), as a pytree like x."""
+    return problem.unravel_x(exact(problem, _flat(problem, x)).gradient)
+
+
+def exact_metrics(problem: Problem, variables: Variables) -> dict[str, Float[Array, ""]]:
+    """What `solve` records by default: F(x), ‖∇F(x)‖ and the mean of ‖y_i − y_i*(x)‖²."""
+    truth = exact(problem, variables.x, variables.y)
+    gaps = jnp.sum((variables.y - truth.y) ** 2, axis=1)
+    return {
+        "objective": truth.objective,
+        "grad_norm": jnp.linalg.norm(truth.gradient),
+        "lower_gap": jnp.mean(gaps),
+    }
