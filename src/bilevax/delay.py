@@ -50,9 +50,14 @@ class Reading(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """The running sums. `eras` holds (log decay, length hi, length lo) of each era that has ended."""
+    """The running sums. `eras` holds (log decay, length hi, length lo) of each era that has ended.
+
+    The totals of the last one wait in `ended` until `settle` puts them there at the start of a step: a
+    table that is written before it is read can be updated in place, the other way round it is copied.
+    """
 
     now: Reading
+    ended: Float[Array, "3"]
     eras: Float[Array, "eras 3"]
     longest: Float[Array, ""]  # the largest τ so far
 
@@ -77,11 +82,17 @@ def _between(later: Sum, earlier: Sum) -> Array:
     return (later[0] - earlier[0]) + (later[1] - earlier[1])
 
 
-def start(dtype: Any) -> Clock:
+def start(dtype: Any, eras: int = ERAS) -> Clock:
     """A clock before step 1."""
     zero = jnp.zeros((), dtype)
     now = Reading(jnp.int32(1), jnp.int32(0), jnp.zeros((2, 5), dtype), zero, jnp.zeros(2, dtype))
-    return Clock(now, jnp.zeros((ERAS, 3), dtype), zero)
+    return Clock(now, jnp.zeros(3, dtype), jnp.zeros((eras, 3), dtype), zero)
+
+
+def settle(clock: Clock) -> Clock:
+    """The clock with its table of eras complete; to be called before any question to it."""
+    slot = (clock.now.era - 1) % len(clock.eras)
+    return clock._replace(eras=jax.lax.dynamic_update_index_in_dim(clock.eras, clock.ended, slot, 0))
 
 
 def tick(clock: Clock, rates: Rates) -> Clock:
@@ -92,9 +103,7 @@ def tick(clock: Clock, rates: Rates) -> Clock:
     era_log = now.era_log + log[Decay._fields.index("g_y")]
     length = _add(now.era_length, rates.drift * jnp.exp(era_log))
     ends = era_log < ERA_DEPTH
-    slot = now.era % ERAS
-    total = jnp.where(ends, jnp.stack([era_log, length[0], length[1]]), clock.eras[slot])
-    return Clock(
+    return clock._replace(
         now=Reading(
             step=now.step + 1,
             era=now.era + ends.astype(jnp.int32),
@@ -102,7 +111,7 @@ def tick(clock: Clock, rates: Rates) -> Clock:
             era_log=jnp.where(ends, 0, era_log),
             era_length=jnp.where(ends, 0, length),
         ),
-        eras=jax.lax.dynamic_update_index_in_dim(clock.eras, total, slot, 0),
+        ended=jnp.where(ends, jnp.stack([era_log, length[0], length[1]]), clock.ended),
         longest=jnp.maximum(clock.longest, rates.lower_step),
     )
 
@@ -116,7 +125,7 @@ def elapsed(clock: Clock, since: Reading) -> Elapsed:
     """All that the steps since the reading did to a task that was not drawn in them."""
     now, eras = clock.now, clock.eras
     this_era = since.era == now.era
-    first = eras[since.era % ERAS]
+    first = eras[since.era % len(eras)]
     end = jnp.where(this_era, now.era_length, first[1:])
     scale = jnp.exp(-since.era_log)
     length = _between(end, since.era_length) * scale
@@ -128,12 +137,12 @@ def elapsed(clock: Clock, since: Reading) -> Elapsed:
 
     def through_era(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         era, left, length = carry
-        log, hi, lo = eras[era % ERAS]
+        log, hi, lo = eras[era % len(eras)]
         return era + 1, left * jnp.exp(log), length + left * (hi + lo)
 
     era, left, length = jax.lax.while_loop(unfinished, through_era, (since.era + 1, left, length))
     length += jnp.where(era == now.era, left * (now.era_length[0] + now.era_length[1]), 0)
-    return Elapsed(elapsed_decay(clock, since), length, now.era - since.era < ERAS)
+    return Elapsed(elapsed_decay(clock, since), length, now.era - since.era < len(eras))
 
 
 class Lower(NamedTuple):

@@ -1,9 +1,16 @@
 """The paper's projections: on a ball (Π_C), on bounded matrices (S^u_C), on curved enough ones (S^l_λ)."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+
+class Eigen(NamedTuple):
+    """A symmetric matrix as eigenvalues and eigenvectors (columns)."""
+
+    values: Float[Array, " n"]
+    vectors: Float[Array, "n n"]
 
 
 def ball(vector: Float[Array, " n"], radius: Any) -> Float[Array, " n"]:
@@ -13,25 +20,19 @@ def ball(vector: Float[Array, " n"], radius: Any) -> Float[Array, " n"]:
     return vector * jnp.minimum(1, radius / jnp.maximum(jnp.linalg.norm(vector), radius))
 
 
-def singular_ceiling(matrix: Float[Array, "d dy"], ceiling: Any) -> Float[Array, "d dy"]:
-    """S^u_C: every singular value above C is lowered to C; `None` leaves the matrix alone.
+def singular_ceiling(matrix: Float[Array, "d dy"], ceiling: Any, gram: Eigen | None = None) -> Float[Array, "d dy"]:
+    """S^u_C: every singular value above C is lowered to C.
 
-    Through the eigenvectors W of the smaller Gram matrix: V·W diag(min(1, C/s)) Wᵀ. Squaring costs small
-    singular values their accuracy, but those are multiplied by exactly one.
+    Through the eigenvectors W of the Gram matrix VᵀV: V·W diag(min(1, C/s)) Wᵀ. Squaring costs small
+    singular values their accuracy, but those are multiplied by exactly one. `gram` is that
+    eigendecomposition, where it is known already.
     """
-    if ceiling is None:
-        return matrix
-    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
-    squares, vectors = jnp.linalg.eigh(tall.T @ tall)
+    squares, vectors = jnp.linalg.eigh(matrix.T @ matrix) if gram is None else gram
     singular = jnp.sqrt(jnp.maximum(squares, 0))
     excess = 1 - ceiling / jnp.maximum(singular, ceiling)
-    lowered = tall - ((tall @ vectors) * excess[None, :]) @ vectors.T
-    return lowered if tall is matrix else lowered.T
+    return matrix - ((matrix @ vectors) * excess[None, :]) @ vectors.T
 
 
-def eigen_floor(
-    matrix: Float[Array, "n n"], floor: Any
-) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
-    """S^l_λ: every eigenvalue below λ is lifted to λ; returned as eigenvalues and eigenvectors."""
-    values, vectors = jnp.linalg.eigh(matrix)
-    return jnp.maximum(values, floor), vectors
+def eigen_floor(eigen: Eigen, floor: Any) -> Eigen:
+    """S^l_λ: every eigenvalue below λ is lifted to λ."""
+    return Eigen(jnp.maximum(eigen.values, floor), eigen.vectors)

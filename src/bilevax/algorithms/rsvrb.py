@@ -202,6 +202,13 @@ def _all_finite(tree: PyTree) -> Bool[Array, ""]:
     return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]))
 
 
+def _unless_diverged(finite: Array, moved: State, unmoved: State) -> State:
+    """Everything but the two tables, which are not written where the step is not taken."""
+    small = lambda state: state._replace(tasks=(), clock=state.clock._replace(eras=()))
+    kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), small(moved), small(unmoved))
+    return kept._replace(clock=kept.clock._replace(eras=moved.clock.eras))
+
+
 def _step_cost(problem: Problem, sampling: Sampling) -> Cost:
     upper, lower_ = sampling.batch(problem.upper_data), sampling.batch(problem.lower_data)
     tasks, evaluations = sampling.tasks_per_step, max(lower_, 1)
@@ -214,6 +221,7 @@ def _step_cost(problem: Problem, sampling: Sampling) -> Cost:
 
 
 def _step(settings: Settings, problem: Problem, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
+    state = state._replace(clock=delay.settle(state.clock))
     rates = _rates(problem, settings, state, state.clock.now.step)
     drawn = draw.draw_step(problem, settings.sampling, key)  # lines 3 and 11
     clock = delay.tick(state.clock, rates)
@@ -231,16 +239,9 @@ def _step(settings: Settings, problem: Problem, state: State, key: Key[Array, ""
     direction = _direction(problem, settings, state, rates.mixing, drawn, updated)
     x, optimizer = _move(problem, settings, state, rates, direction)
     finite = _all_finite((x, direction, updated))
-    small = (x, state.x, direction, clock.now, clock.longest, optimizer)
-    unmoved = (state.x, state.x_before, state.direction, state.clock.now, state.clock.longest, state.optimizer)
-    x, x_before, direction, now, longest, optimizer = jax.tree.map(
-        lambda new, old: jnp.where(finite, new, old), small, unmoved
-    )
     tasks = memory.write(state.tasks, drawn.tasks, updated, keep=~finite)
-    after = State(
-        x, x_before, direction, tasks, clock._replace(now=now, longest=longest), state.timetable, optimizer,
-        state.initial_cost,
-    )  # fmt: skip
+    moved = state._replace(x=x, x_before=state.x, direction=direction, clock=clock, optimizer=optimizer)
+    after = _unless_diverged(finite, moved, state)._replace(tasks=tasks)
     return after, Info(_step_cost(problem, settings.sampling), finite, jnp.linalg.norm(direction))
 
 
@@ -288,7 +289,8 @@ def _initial_cost(problem: Problem, settings: Settings, solves: Array) -> Cost:
 
 def _init(settings: Settings, problem: Problem, key: Key[Array, ""]) -> State:
     settings.sampling.check(problem)
-    clock = delay.start(problem.dtype)
+    # One task is drawn in every step, nothing of it is ever delayed.
+    clock = delay.start(problem.dtype, delay.ERAS if problem.num_tasks > 1 else 1)
     begin_key, task_key = jax.random.split(key)
     build = lambda i: _first_task(problem, settings, clock, task_key, i)
     tasks, solves = memory.start(build, problem.num_tasks)
@@ -309,6 +311,7 @@ def _init(settings: Settings, problem: Problem, key: Key[Array, ""]) -> State:
 
 
 def _variables(settings: Settings, problem: Problem, state: State) -> Variables:
+    state = state._replace(clock=delay.settle(state.clock))
     bring = lambda i, task: _bring(problem, settings, state, i, task).y
     return Variables(state.x, jax.vmap(bring)(jnp.arange(problem.num_tasks), state.tasks))
 

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 from bilevax import estimator, projection
 from bilevax.oracle import SecondOrder
 from bilevax.problem import Bounds, Problem
+from bilevax.projection import Eigen
 
 
 class Dense(NamedTuple):
@@ -38,8 +39,19 @@ def matrices(second: SecondOrder, dim_y: int, dtype: Any) -> Matrices:
 
 
 def _project(problem: Problem, raw: Matrices, bounds: Bounds) -> Dense:
-    values, vectors = projection.eigen_floor(raw.hessian, problem.strong_convexity)
-    return Dense(projection.singular_ceiling(raw.cross, bounds.g_xy), values, vectors)
+    """S^u_C[V] and S^l_λ[H], both from one call of `eigh`.
+
+    One call, not two: jaxlib's batched LAPACK calls wait for each other's threads, and two that run at the
+    same time stand still for ever on a machine with two cores (seen with jaxlib 0.10.2).
+    """
+    cross, stack = raw.cross, [raw.hessian]
+    if bounds.g_xy is not None:
+        stack.append(cross.T @ cross)
+    values, vectors = jnp.linalg.eigh(jnp.stack(stack))
+    if bounds.g_xy is not None:
+        cross = projection.singular_ceiling(cross, bounds.g_xy, Eigen(values[1], vectors[1]))
+    hessian = projection.eigen_floor(Eigen(values[0], vectors[0]), problem.strong_convexity)
+    return Dense(cross, hessian.values, hessian.vectors)
 
 
 def start(problem: Problem, second: SecondOrder, bounds: Bounds) -> Dense:
