@@ -76,7 +76,6 @@ class Theta:
 def algorithm_1(model, theta, draws, rates):
     """SVRB: yields (x, y) after every step. No projection of u and y, no d."""
     x, x_, y, y_ = theta.x, theta.x_prev, theta.y[0], theta.y_prev[0]
-    u, v, w, V, H = model.fx, None, None, None, None
     u, v, w, V, H = theta.u[0], theta.v[0], theta.w[0], theta.V[0], theta.H[0]
     for drawn, r in zip(draws, rates, strict=True):
         xi, ze = drawn.xi[0], drawn.zeta[0]

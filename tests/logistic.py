@@ -1,7 +1,7 @@
 """A small non-quadratic problem, written twice: derivatives by hand in NumPy, losses in JAX.
 
-    g_i(x, y; ζ) = s(k·x)·log(1 + exp(−a·y)) + θ_i/2 ‖y‖²     with s the logistic function, ζ = (a, k)
-    f_i(x, y; ξ) = ½(r·y − c)² + θ_i/2 (q·x)²                  with ξ = (r, q, c)
+g_i(x, y; ζ) = s(k·x)·log(1 + exp(−a·y)) + θ_i/2 ‖y‖²     with s the logistic function, ζ = (a, k)
+f_i(x, y; ξ) = ½(r·y − c)² + θ_i/2 (q·x)²                  with ξ = (r, q, c)
 """
 
 import jax

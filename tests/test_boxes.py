@@ -54,7 +54,7 @@ def schedules(kind, m, tasks_per_step):
         library = {"upper_step": eta, "lower_step": 0.6 * scale, "relaxation": 0.8, "mixing": 0.2 * scale}
         b = 0.2 * scale
         return library, [boxes.Rates(eta, 0.6 * scale, 0.8, b, b, b, b, b, b)] * STEPS
-    betas = dict(f_x=0.30, f_y=0.35, g_y=0.40, g_xy=0.45, g_yy=0.5, direction=0.55)
+    betas = {"f_x": 0.3, "f_y": 0.35, "g_y": 0.4, "g_xy": 0.45, "g_yy": 0.5, "direction": 0.55}
     library = {
         "upper_step": bx.power(2 * eta, 8, 1 / 3),
         "lower_step": 0.6 * scale,
@@ -77,20 +77,69 @@ def assert_same_path(library, box):
         np.testing.assert_allclose(ys[t], np.stack(y), rtol=1e-9, atol=1e-11, err_msg=f"y at step {t + 1}")
 
 
-def cheap(**settings):
-    """Start from y_0 with the whole data, but draw batches in the steps."""
-    return {"initialization": "cheap", **settings}
+def start(**settings):
+    """Start from y_0, and from all samples."""
+    return {"initialization": "cheap", "initial_batch_size": 6, "batch_size": 3, **settings}
+
+
+def skewed_probabilities(m):
+    """The last task is drawn four times as often as the first."""
+    return np.linspace(1, 4, m) / np.linspace(1, 4, m).sum()
 
 
 @pytest.mark.parametrize("kind", ["constant", "decreasing"])
 @pytest.mark.parametrize("bounds", [{}, ACTIVE], ids=["free", "projected"])
-@pytest.mark.parametrize(("m", "size"), [(1, 1), (4, 1), (4, 3), (25, 1), (25, 5)])
 @pytest.mark.parametrize("skewed", [False, True], ids=["uniform", "skewed"])
+@pytest.mark.parametrize(("m", "size"), [(1, 1), (4, 1), (4, 3), (25, 1), (25, 5)])
 def test_rsvrb_equals_algorithm_2(m, size, skewed, bounds, kind):
     model = Model(m, **bounds)
     problem = model.problem()
-    p = np.linspace(1, 4, m) / np.linspace(1, 4, m).sum() if skewed else None
+    p = skewed_probabilities(m) if skewed else None
     library, box = schedules(kind, m, size)
-    algorithm = bx.rsvrb(tasks_per_step=size, batch_size=3, task_probabilities=p, initial_batch_size=6, **cheap(), **library)
+    algorithm = bx.rsvrb(tasks_per_step=size, task_probabilities=p, **start(), **library)
     draws = draws_of(problem, draw.Sampling(size, 3, p))
-    assert_same_path(library_run(problem, algorithm), boxes.algorithm_2(model, first_theta(model), draws, box))
+    path = boxes.algorithm_2(model, first_theta(model), draws, box)
+    assert_same_path(library_run(problem, algorithm), path)
+
+
+@pytest.mark.parametrize("kind", ["constant", "decreasing"])
+@pytest.mark.parametrize("bounds", [{}, {"C_fy": 0.6, "C_gxy": 0.15}], ids=["free", "projected"])
+def test_svrb_equals_algorithm_1(bounds, kind):
+    model = Model(1, **bounds)
+    problem = model.problem()
+    library, box = schedules(kind, 1, 1)
+    draws = draws_of(problem, draw.Sampling(1, 3))
+    path = boxes.algorithm_1(model, first_theta(model), draws, box)
+    assert_same_path(library_run(problem, bx.svrb(**start(), **library)), path)
+
+
+@pytest.mark.parametrize("restart_from", ["last", "random"])
+def test_re_rsvrb_equals_algorithm_3(restart_from):
+    model = Model(4, **ACTIVE)
+    problem = model.problem()
+    algorithm = bx.re_rsvrb(
+        upper_step=0.05, lower_step=0.3, relaxation=0.8, mixing=0.1, first_stage=40, tasks_per_step=2,
+        restart_from=restart_from, **start(),
+    )  # fmt: skip
+    xs, ys, state = library_run(problem, algorithm)
+    ends = np.concatenate([[0], np.asarray(state.timetable)])
+    lengths = np.diff(np.minimum(ends, STEPS))
+    if restart_from == "last":
+        np.testing.assert_array_equal(lengths[:3], [40, 80, 130])  # the third of 160 steps is cut short
+    else:
+        assert all(0 <= length <= 40 * 2**k for k, length in enumerate(lengths))
+    first = boxes.Rates(0.05, 0.3, 0.8, *[0.1] * 6)
+    draws = draws_of(problem, draw.Sampling(2, 3))
+    assert_same_path((xs, ys, state), boxes.algorithm_3(model, first_theta(model), draws, first, lengths))
+
+
+@pytest.mark.parametrize("bound", list(ACTIVE))
+def test_the_projections_of_these_tests_are_active(bound):
+    """Without this the comparisons with projections might compare nothing."""
+    library, _ = schedules("constant", 4, 1)
+    others = {name: value for name, value in ACTIVE.items() if name != bound}
+    runs = [
+        library_run(Model(4, **bounds).problem(), bx.rsvrb(**start(), **library), steps=100)
+        for bounds in (ACTIVE, others)
+    ]
+    assert np.abs(runs[0][0] - runs[1][0]).max() + np.abs(runs[0][1] - runs[1][1]).max() > 1e-6

@@ -119,7 +119,7 @@ class Ragged:
 
     def mean(self, loss: Loss, i: Int[Array, ""]) -> Float[Array, ""]:
         """The mean of the losses of single samples: tasks differ in length, a compiled batch cannot."""
-        positions = jnp.arange(self.max_length)
+        positions = jnp.arange(self.max_length, dtype=jnp.int32)
         inside = positions < self.length(i)
         # A position beyond the task's end re-reads its first sample, so that a masked value is finite.
         singles = self.take(i, jnp.where(inside, positions, 0)[:, None])
@@ -167,13 +167,10 @@ def ragged(arrays: PyTree, offsets: Int[Array, " m+1"]) -> Ragged:
         )
     if bounds[0] != 0 or bounds[-1] != total:
         raise ValueError(
-            f"ragged(offsets) must run from 0 to the number of rows, {total}; "
-            f"got {bounds[0]} to {bounds[-1]}."
+            f"ragged(offsets) must run from 0 to the number of rows, {total}; got {bounds[0]} to {bounds[-1]}."
         )
     lengths = np.diff(bounds)
     if lengths.min() < 1:
         empty = int(np.argmin(lengths))
-        raise ValueError(
-            f"every task needs at least one sample; ragged(offsets) gives task {empty} {lengths[empty]}."
-        )
+        raise ValueError(f"every task needs at least one sample; ragged(offsets) gives task {empty} {lengths[empty]}.")
     return Ragged(_arrays("ragged(arrays)", arrays), jnp.asarray(bounds, jnp.int32), int(lengths.max()))

@@ -71,11 +71,15 @@ class Elapsed(NamedTuple):
 
 
 def _add(total: Sum, term: Array) -> Sum:
-    """Add to a compensated sum (Knuth's two-sum)."""
-    hi = total[0] + term
-    back = hi - total[0]
-    error = (total[0] - (hi - back)) + (term - back)
-    return jnp.stack([hi, total[1] + error])
+    """Add to a compensated sum: what rounding takes from hi goes to lo (Knuth's two-sum, twice)."""
+
+    def rounded(a: Array, b: Array) -> tuple[Array, Array]:
+        added = a + b
+        back = added - a
+        return added, (a - (added - back)) + (b - back)
+
+    hi, error = rounded(total[0], term)
+    return jnp.stack(rounded(hi, total[1] + error))
 
 
 def _between(later: Sum, earlier: Sum) -> Array:
@@ -213,9 +217,7 @@ def _replay(
         return s + 1, left, moved, point
 
     begin = jnp.array([1, 0], dtype)
-    s, _, point, before = jax.lax.while_loop(
-        unfinished, one_step, (since.step, jnp.ones((), dtype), begin, begin)
-    )
+    s, _, point, before = jax.lax.while_loop(unfinished, one_step, (since.step, jnp.ones((), dtype), begin, begin))
     before = jnp.where(s < until, point, before)  # ended early: y has stopped moving
     combine: Callable[[Array], Array] = lambda c: c[0] * kept.y + c[1] * kept.g_y
     return combine(point), combine(before)

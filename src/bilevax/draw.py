@@ -55,13 +55,10 @@ class Sampling:
         """Refuse a problem with fewer tasks than a step draws, or with another number than p has."""
         m = problem.num_tasks
         if self.tasks_per_step > m:
-            raise ValueError(
-                f"tasks_per_step must be at most the number of tasks, {m}; got {self.tasks_per_step}."
-            )
+            raise ValueError(f"tasks_per_step must be at most the number of tasks, {m}; got {self.tasks_per_step}.")
         if self.probabilities is not None and len(self.probabilities) != m:
             raise ValueError(
-                f"task_probabilities must have one entry for each of the {m} tasks; "
-                f"got {len(self.probabilities)}."
+                f"task_probabilities must have one entry for each of the {m} tasks; got {len(self.probabilities)}."
             )
 
     def batch(self, data: Data) -> int:
@@ -97,9 +94,7 @@ def distinct_tasks(key: Key[Array, ""], num_tasks: int, size: int) -> Int[Array,
     return chosen
 
 
-def weighted_tasks(
-    key: Key[Array, ""], probabilities: Float[Array, " m"], size: int
-) -> Int[Array, " size"]:
+def weighted_tasks(key: Key[Array, ""], probabilities: Float[Array, " m"], size: int) -> Int[Array, " size"]:
     """`size` independent tasks with the given probabilities, by inverting their cumulative sums."""
     cumulative = np.cumsum(np.asarray(probabilities, float))
     # 32 random bits resolve small probabilities better than a float32 does.

@@ -1,7 +1,7 @@
 """Lower problems solved to high accuracy: L-BFGS (optax), then Newton's method down to rounding."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,31 +16,39 @@ from bilevax.problem import Problem
 DENSE_UP_TO = 512  # variables for which H is formed and factorised rather than multiplied with
 
 
-def minimise(
-    objective: Callable[[Y], Float[Array, ""]], start: Y, max_steps: int = 500
-) -> tuple[Y, Int[Array, ""]]:
-    """L-BFGS until the gradient is √ε small relative to the first one; the point and the steps taken."""
+class Progress(NamedTuple):
+    """Where L-BFGS is: the point, its own state, the gradient's norm there and how many it has computed."""
+
+    y: Y
+    optimizer: Any
+    gradient_norm: Float[Array, ""]
+    gradients: Int[Array, ""]
+    steps: Int[Array, ""]
+
+
+def minimise(objective: Callable[[Y], Float[Array, ""]], start: Y, max_steps: int = 500) -> tuple[Y, Int[Array, ""]]:
+    """L-BFGS until the gradient is √ε small relative to the first one; the point and the gradients it took.
+
+    optax keeps part of its state in JAX's default floating type, so the iteration is in that type too.
+    """
     optimizer = optax.lbfgs()
     value_and_grad = optax.value_and_grad_from_state(objective)
-    scale = jnp.maximum(jnp.linalg.norm(jax.grad(objective)(start)), 1)
-    tolerance = jnp.sqrt(jnp.finfo(start.dtype).eps) * scale
 
-    def unfinished(carry: tuple) -> Array:
-        _, _, gradient_norm, n = carry
-        return (n < max_steps) & (gradient_norm > tolerance)
+    def one_step(at: Progress) -> Progress:
+        value, gradient = value_and_grad(at.y, state=at.optimizer)
+        updates, state = optimizer.update(gradient, at.optimizer, at.y, value=value, grad=gradient, value_fn=objective)
+        searched = optax.tree.get(state, "info").num_linesearch_steps.astype(jnp.int32)
+        norm = jnp.linalg.norm(optax.tree.get(state, "grad"))
+        return Progress(optax.apply_updates(at.y, updates), state, norm, at.gradients + searched, at.steps + 1)
 
-    def one_step(carry: tuple) -> tuple:
-        y, state, _, n = carry
-        value, gradient = value_and_grad(y, state=state)
-        updates, state = optimizer.update(
-            gradient, state, y, value=value, grad=gradient, value_fn=objective
-        )
-        y = optax.apply_updates(y, updates)
-        return y, state, jnp.linalg.norm(optax.tree.get(state, "grad")), n + 1
-
-    first = (start, optimizer.init(start), jnp.asarray(jnp.inf, start.dtype), jnp.int32(0))
-    y, _, _, n = jax.lax.while_loop(unfinished, one_step, first)
-    return y, n
+    with jax.numpy_dtype_promotion("standard"):
+        begin = start.astype(float)
+        norm = jnp.linalg.norm(jax.grad(objective)(begin))
+        tolerance = jnp.sqrt(jnp.finfo(start.dtype).eps).astype(float) * jnp.maximum(norm, 1)
+        unfinished = lambda at: (at.steps < max_steps) & (at.gradient_norm > tolerance)
+        first = Progress(begin, optimizer.init(begin), norm, jnp.int32(1), jnp.int32(0))
+        end = jax.lax.while_loop(unfinished, one_step, first)
+    return end.y.astype(start.dtype), end.gradients
 
 
 def solve_hessian(product: Callable[[Y], Y], right: Y) -> Y:
@@ -49,7 +57,7 @@ def solve_hessian(product: Callable[[Y], Y], right: Y) -> Y:
         hessian = jax.vmap(product)(jnp.eye(right.shape[0], dtype=right.dtype))
         return jax.scipy.linalg.solve(hessian, right, assume_a="pos")
     tolerance = 100 * jnp.finfo(right.dtype).eps
-    return jax.scipy.sparse.linalg.cg(product, right, tol=tolerance, maxiter=10 * right.shape[0])[0]
+    return jax.scipy.sparse.linalg.cg(product, right, tol=float(tolerance), maxiter=10 * right.shape[0])[0]
 
 
 def _newton(problem: Problem, x: X, y: Y, i: Any, indices: Indices) -> Y:

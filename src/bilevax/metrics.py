@@ -44,8 +44,8 @@ def exact(problem: Problem, x: X, start: Float[Array, "m dy"] | None = None) -> 
 
 def _flat(problem: Problem, x: PyTree) -> X:
     flat = jax.flatten_util.ravel_pytree(x)[0]
-    same = jax.tree.structure(x) == jax.tree.structure(problem.unravel_x(problem.x0))
-    if not same or flat.shape != problem.x0.shape:
+    like = problem.unravel_x(problem.x0)
+    if str(jax.tree.structure(x)) != str(jax.tree.structure(like)) or flat.shape != problem.x0.shape:
         raise ValueError(
             f"x must be a pytree like the problem's x0, with {problem.dim_x} numbers in all; "
             f"got {jax.tree.structure(x)} with {flat.shape[0]}."

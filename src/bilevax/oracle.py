@@ -42,9 +42,7 @@ def lower_gradient(problem: Problem, x: X, y: Y, i: Any, indices: Indices = None
     return jax.grad(lower_loss, argnums=2)(problem, x, y, i, indices)
 
 
-def lower_derivatives(
-    problem: Problem, x: X, y: Y, i: Any, indices: Indices = None
-) -> tuple[Y, SecondOrder]:
+def lower_derivatives(problem: Problem, x: X, y: Y, i: Any, indices: Indices = None) -> tuple[Y, SecondOrder]:
     """∇y g_i(x, y; ζ), and the map h ↦ (∇²xy g_i·h, ∇²yy g_i·h) on the same samples.
 
     Both products are one reverse pass over ∇y g_i: nothing of size d·d' or d'² is formed here.

@@ -222,9 +222,7 @@ class Problem:
             raise
         if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
             shown = f"shape {out.shape} of {out.dtype}" if hasattr(out, "shape") else type(out).__name__
-            raise ValueError(
-                f"{name} must return one real number, the mean loss over the batch; it returned {shown}."
-            )
+            raise ValueError(f"{name} must return one real number, the mean loss over the batch; it returned {shown}.")
 
     @property
     def dtype(self) -> Any:

@@ -151,16 +151,21 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 
 
 @contextlib.contextmanager
-def _progress(show: bool, budget: _Budget) -> Iterator[Callable[[_Run, Mapping[str, Any]], None]]:
-    """A bar on a terminal, nothing elsewhere."""
-    if not show:
+def _progress(asked: bool | None, budget: _Budget) -> Iterator[Callable[[_Run, Mapping[str, Any]], None]]:
+    """A bar on a terminal, nothing elsewhere unless asked for."""
+    if not (sys.stderr.isatty() if asked is None else asked):
         yield lambda run, row: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[row]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[row]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True, force_terminal=asked), transient=True) as bar:
         task = bar.add_task("compiling", total=1.0, row="")
 
         def update(run: _Run, row: Mapping[str, Any]) -> None:
@@ -183,7 +188,7 @@ def _check_target(target: Mapping[str, float], names: list[str]) -> None:
 
 
 def _as_cost(counts: Any) -> Cost:
-    return Cost(*(int(round(float(count))) for count in counts))
+    return Cost(*(round(float(count)) for count in counts))
 
 
 def _record_every(given: int | None, budget: _Budget) -> int:
@@ -238,8 +243,7 @@ def solve(
         if steps is None:
             raise ValueError("iterate='random' draws t̃ from 0..steps: give steps=.")
         budget.steps = int(np.random.default_rng(seed).integers(0, steps + 1))
-    show = sys.stderr.isatty() if progress is None else progress
-    with _interruptible() as interrupted, _progress(show, budget) as report:
+    with _interruptible() as interrupted, _progress(progress, budget) as report:
         return _run(problem, algorithm, budget, seed, target or {}, every, metrics, resume, interrupted, report)
 
 
@@ -257,7 +261,9 @@ def _run(
 ) -> Result:
     init_key, step_key = jax.random.split(jax.random.key(seed))
     run, trace = _begin(problem, algorithm, init_key, resume)
-    trace.settings.update({"algorithm": algorithm.name, "seed": seed, **{k: str(v) for k, v in algorithm.settings.items()}})
+    trace.settings.update(
+        {"algorithm": algorithm.name, "seed": seed, **{k: str(v) for k, v in algorithm.settings.items()}}
+    )
     loop = _compile_loop(algorithm, problem, run.state, step_key)
     variables = jax.jit(algorithm.variables)
 
@@ -278,7 +284,10 @@ def _run(
         taken = _advance(loop, problem, run, step_key, n)
         report(run, row)
         if taken < n:
-            ended = "diverged", f"step {run.steps + 1} left the finite numbers, the state before it is returned"
+            ended = (
+                "diverged",
+                f"step {run.steps + 1} left the finite numbers, the state before it is returned",
+            )
             break
         if run.steps % every == 0:
             row = record()
@@ -288,7 +297,16 @@ def _run(
     y = jax.vmap(problem.unravel_y)(reached.y) if problem.num_tasks > 1 else problem.unravel_y(reached.y[0])
     status, message = ended
     return Result(
-        problem.unravel_x(reached.x), y, status, message, run.steps, run.cost, run.seconds, trace, run.state, seed
+        problem.unravel_x(reached.x),
+        y,
+        status,
+        message,
+        run.steps,
+        run.cost,
+        run.seconds,
+        trace,
+        run.state,
+        seed,
     )
 
 
@@ -306,7 +324,11 @@ def _begin(problem: Problem, algorithm: Algorithm, key: Array, resume: Result | 
 
 
 def _verdict(
-    run: _Run, budget: _Budget, target: Mapping[str, float], row: Mapping[str, float], interrupted: Callable[[], bool]
+    run: _Run,
+    budget: _Budget,
+    target: Mapping[str, float],
+    row: Mapping[str, float],
+    interrupted: Callable[[], bool],
 ) -> tuple[str, str] | None:
     """Status and reason, if the run is over."""
     for name, value in target.items():
@@ -321,9 +343,7 @@ def _verdict(
 def _advance(loop: Callable, problem: Problem, run: _Run, key: Array, n: int) -> int:
     """Up to n steps, timed and counted; fewer where the run diverges."""
     begun = time.perf_counter()
-    state, costs, taken = jax.block_until_ready(
-        loop(problem, run.state, key, jnp.int32(run.steps + 1), jnp.int32(n))
-    )
+    state, costs, taken = jax.block_until_ready(loop(problem, run.state, key, jnp.int32(run.steps + 1), jnp.int32(n)))
     spent = time.perf_counter() - begun
     taken = int(taken)
     done = np.asarray(costs, float)[:taken]

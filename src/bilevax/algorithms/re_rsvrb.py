@@ -16,7 +16,8 @@ from jaxtyping import Array, Int, Key
 
 from bilevax import arguments
 from bilevax.algorithms.base import Algorithm
-from bilevax.algorithms.rsvrb import Settings, Timetable, assemble
+from bilevax.algorithms.rsvrb import assemble
+from bilevax.algorithms.state import Settings, Timetable
 from bilevax.curvature import Curvature, dense
 from bilevax.draw import Sampling
 from bilevax.schedule import Mixing, Rates, Step, as_rates

@@ -18,7 +18,7 @@ Guo, Hu, Zhang, Yang: Randomized Stochastic Variance-Reduced Methods for Multi-T
 Optimization. O(C(p)/(m ε³)) samples to an ε-stationary point (Theorem 2).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -26,37 +26,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from bilevax import arguments, delay, draw, estimator, lower, memory, oracle, projection
+from bilevax import arguments, delay, draw, estimator, memory, oracle, projection
 from bilevax.algorithms.base import Algorithm, Cost, Info, Variables
+from bilevax.algorithms.state import Settings, State, Task, Timetable, hypergradient, start
 from bilevax.curvature import Curvature, dense
 from bilevax.draw import Sampling
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 from bilevax.schedule import Mixing, Rates, Step, as_rates
-
-
-class Task(NamedTuple):
-    """What is kept of one lower problem, as it was right after its last visit."""
-
-    y: Float[Array, " dy"]
-    y_before: Float[Array, " dy"]
-    f_x: Float[Array, " d"]
-    f_y: Float[Array, " dy"]
-    g_y: Float[Array, " dy"]
-    curvature: PyTree
-    visit: delay.Reading
-
-
-class State(NamedTuple):
-    """Θ_t: x_t, x_{t−1}, d_t, and one `Task` for each lower problem."""
-
-    x: Float[Array, " d"]
-    x_before: Float[Array, " d"]
-    direction: Float[Array, " d"]
-    tasks: Task
-    clock: delay.Clock
-    timetable: PyTree
-    optimizer: PyTree
-    initial_cost: Cost
 
 
 class Innovation(NamedTuple):
@@ -66,25 +42,6 @@ class Innovation(NamedTuple):
     f_y: Float[Array, " dy"]
     g_y: Float[Array, " dy"]
     curvature: PyTree
-
-
-class Timetable(NamedTuple):
-    """The rates of every step: `rates(begun, t)`, where `begun = begin(key)` may hold random stages."""
-
-    begin: Callable[[Key[Array, ""]], PyTree]
-    rates: Callable[[PyTree, Step], Rates]
-
-
-class Settings(NamedTuple):
-    """All that an algorithm of this family is made of."""
-
-    timetable: Timetable
-    sampling: Sampling
-    curvature: Curvature
-    optimizer: optax.GradientTransformation | None
-    initialization: str
-    initial_batch_size: int | None
-    bounds: Callable[[Bounds], Bounds] = lambda bounds: bounds
 
 
 def _rates(problem: Problem, settings: Settings, state: State, t: Step) -> Rates:
@@ -107,16 +64,12 @@ def _innovation(
         f_x=estimator.innovation(f_x, f_x_before, mixing.f_x),
         f_y=estimator.innovation(f_y, f_y_before, mixing.f_y),
         g_y=estimator.innovation(g_y, g_y_before, mixing.g_y),
-        curvature=settings.curvature.innovation(
-            second, second_before, mixing, problem.dim_y, problem.dtype
-        ),
+        curvature=settings.curvature.innovation(second, second_before, mixing, problem.dim_y, problem.dtype),
     )
     return jax.tree.map(lambda leaf: weight * leaf, new)
 
 
-def _bring(
-    problem: Problem, settings: Settings, state: State, i: Int[Array, ""], task: Task
-) -> Task:
+def _bring(problem: Problem, settings: Settings, state: State, i: Int[Array, ""], task: Task) -> Task:
     """The task as it is now: all updates that were delayed since its last visit, made."""
     rates_at = lambda t: _rates(problem, settings, state, t)
     radius = settings.bounds(problem.bounds).of(i).y
@@ -134,7 +87,13 @@ def _bring(
 
 
 def _update(
-    problem: Problem, settings: Settings, rates: Rates, visit: delay.Reading, i: Any, task: Task, new: Innovation
+    problem: Problem,
+    settings: Settings,
+    rates: Rates,
+    visit: delay.Reading,
+    i: Any,
+    task: Task,
+    new: Innovation,
 ) -> Task:
     """Lines 4 to 8 and 16 for a drawn task."""
     mixing, bounds = rates.mixing, settings.bounds(problem.bounds).of(i)
@@ -147,24 +106,17 @@ def _update(
     return Task(y, task.y, f_x, f_y, g_y, curvature, visit)
 
 
-def _hypergradient(settings: Settings, f_x: Array, f_y: Array, curvature: PyTree) -> Float[Array, " d"]:
-    """Line 9: z_i = u_i − V_i H_i⁻¹ v_i."""
-    return f_x - settings.curvature.correction(curvature, f_y)
-
-
-def _aged_hypergradient(
-    problem: Problem, settings: Settings, task: Task, decay: delay.Decay
-) -> Float[Array, " d"]:
+def _aged(problem: Problem, settings: Settings, task: Task, decay: delay.Decay) -> Float[Array, " d"]:
     """z_i of a task that was not drawn, after its estimates have decayed."""
     aged = settings.curvature.age(problem, task.curvature, decay)
-    return _hypergradient(settings, decay.f_x * task.f_x, decay.f_y * task.f_y, aged)
+    return hypergradient(settings, decay.f_x * task.f_x, decay.f_y * task.f_y, aged)
 
 
 def _direction(
     problem: Problem, settings: Settings, state: State, mixing: Mixing, drawn: draw.Draw, updated: Task
 ) -> Float[Array, " d"]:
     """Lines 9 to 14: d_{t+1} = (1−β)(d_t − z_{j,t}) + z_{j,t+1}, the mean over the drawn j."""
-    fresh = jax.vmap(lambda task: _hypergradient(settings, task.f_x, task.f_y, task.curvature))(updated)
+    fresh = jax.vmap(lambda task: hypergradient(settings, task.f_x, task.f_y, task.curvature))(updated)
     if problem.num_tasks == 1:
         return fresh[0]  # d_0 = z_0 makes d_t = z_t for ever
     one_step = delay.Decay(*(1 - beta for beta in mixing[:5]))
@@ -173,8 +125,8 @@ def _direction(
         decay = delay.elapsed_decay(state.clock, task.visit)
         later = jax.tree.map(lambda passed, step: passed * step, decay, one_step)
         return (
-            _aged_hypergradient(problem, settings, task, decay),
-            _aged_hypergradient(problem, settings, task, later),
+            _aged(problem, settings, task, decay),
+            _aged(problem, settings, task, later),
         )
 
     before, aged = jax.vmap(change)(memory.read(state.tasks, drawn.direction_tasks))
@@ -185,9 +137,7 @@ def _direction(
     )
 
 
-def _move(
-    problem: Problem, settings: Settings, state: State, rates: Rates, direction: Array
-) -> tuple[Array, PyTree]:
+def _move(problem: Problem, settings: Settings, state: State, rates: Rates, direction: Array) -> tuple[Array, PyTree]:
     """Line 15: x_{t+1} = x_t − η_t γ d_{t+1}, or what the user's optimizer makes of d_{t+1}."""
     if settings.optimizer is None:
         return state.x - rates.upper_step * direction, state.optimizer
@@ -245,71 +195,6 @@ def _step(settings: Settings, problem: Problem, state: State, key: Key[Array, ""
     return after, Info(_step_cost(problem, settings.sampling), finite, jnp.linalg.norm(direction))
 
 
-def _first_task(
-    problem: Problem, settings: Settings, clock: delay.Clock, key: Key[Array, ""], i: Int[Array, ""]
-) -> tuple[Task, Array]:
-    """Line 1 for one task: y_0 and the first estimates, and the number of lower gradients they took."""
-    upper_key, lower_key = jax.random.split(jax.random.fold_in(key, i))
-
-    def first_batch(key: Key[Array, ""], data: Any) -> draw.Indices:
-        size = settings.initial_batch_size
-        whole = size is None or data.max_length <= size
-        return draw.batch_indices(key, data, i, None if whole else size)
-
-    xi, zeta = first_batch(upper_key, problem.upper_data), first_batch(lower_key, problem.lower_data)
-    x, y, solves = problem.x0, problem.y0_of(i), jnp.int32(0)
-    bounds = settings.bounds(problem.bounds).of(i)
-    if settings.initialization == "theorem":
-        y, solves = lower.solve(problem, x, y, i, zeta)
-    y = projection.ball(y, bounds.y)
-    f_x, f_y = oracle.upper_gradients(problem, x, y, i, xi)
-    g_y, second = oracle.lower_derivatives(problem, x, y, i, zeta)
-    return Task(
-        y=y,
-        y_before=y,
-        f_x=projection.ball(f_x, bounds.f_x),
-        f_y=projection.ball(f_y, bounds.f_y),
-        g_y=g_y,
-        curvature=settings.curvature.start(problem, second, bounds),
-        visit=clock.now,
-    ), solves
-
-
-def _initial_cost(problem: Problem, settings: Settings, solves: Array) -> Cost:
-    first = Sampling(1, settings.initial_batch_size)
-    upper, lower_ = (min(first.batch(data), data.max_length) for data in (problem.upper_data, problem.lower_data))
-    m, evaluations = problem.num_tasks, max(lower_, 1)
-    solving = evaluations * jnp.sum(solves.astype(float))
-    return Cost(
-        samples=jnp.asarray(float(m * (upper + lower_))),
-        gradients=m * (max(upper, 1.0) + evaluations) + solving,
-        products=jnp.asarray(float(m * evaluations * 2 * problem.dim_y)),
-    )
-
-
-def _init(settings: Settings, problem: Problem, key: Key[Array, ""]) -> State:
-    settings.sampling.check(problem)
-    # One task is drawn in every step, nothing of it is ever delayed.
-    clock = delay.start(problem.dtype, delay.ERAS if problem.num_tasks > 1 else 1)
-    begin_key, task_key = jax.random.split(key)
-    build = lambda i: _first_task(problem, settings, clock, task_key, i)
-    tasks, solves = memory.start(build, problem.num_tasks)
-    of_task = lambda task: _hypergradient(settings, task.f_x, task.f_y, task.curvature)
-    direction = jnp.mean(jax.vmap(of_task)(tasks), axis=0)  # d_0, the mean of all z_{i,0}
-    x = problem.x0.astype(problem.dtype)
-    optimizer = () if settings.optimizer is None else settings.optimizer.init(problem.unravel_x(x))
-    return State(
-        x=x,
-        x_before=x,
-        direction=direction,
-        tasks=tasks,
-        clock=clock,
-        timetable=settings.timetable.begin(begin_key),
-        optimizer=optimizer,
-        initial_cost=_initial_cost(problem, settings, solves),
-    )
-
-
 def _variables(settings: Settings, problem: Problem, state: State) -> Variables:
     state = state._replace(clock=delay.settle(state.clock))
     bring = lambda i, task: _bring(problem, settings, state, i, task).y
@@ -325,7 +210,7 @@ def assemble(name: str, settings: Settings, chosen: Mapping[str, Any]) -> Algori
         settings = settings._replace(initial_batch_size=settings.sampling.batch_size)
     return Algorithm(
         name=name,
-        init=lambda problem, key: _init(settings, problem, key),
+        init=lambda problem, key: start(settings, problem, key),
         step=lambda problem, state, key: _step(settings, problem, state, key),
         variables=lambda problem, state: _variables(settings, problem, state),
         settings=chosen,

@@ -18,29 +18,30 @@ import optax
 
 from bilevax import arguments
 from bilevax.algorithms.base import Algorithm
-from bilevax.algorithms.rsvrb import Settings, assemble, scheduled
+from bilevax.algorithms.rsvrb import assemble, scheduled
+from bilevax.algorithms.state import Settings
 from bilevax.curvature import Curvature, dense
 from bilevax.draw import Sampling
 from bilevax.problem import Problem
 from bilevax.schedule import as_rates, power
+
+STEP, RELAXATION, MIXING = power(0.2, 8, 1 / 3), power(2, 8, 1 / 3), power(4, 8, 2 / 3)  # Theorem 1, c_0 = 8
 
 
 class _OneTask(Sampling):
     def check(self, problem: Problem) -> None:
         """Refuse a problem with more than one lower problem."""
         if problem.num_tasks != 1:
-            raise ValueError(
-                f"svrb is for one lower problem, this one has {problem.num_tasks}; use bilevax.rsvrb."
-            )
+            raise ValueError(f"svrb is for one lower problem, this one has {problem.num_tasks}; use bilevax.rsvrb.")
 
 
 @arguments.known_keywords
 def svrb(
     *,
-    upper_step: Any = power(0.2, 8, 1 / 3),
+    upper_step: Any = STEP,
     lower_step: Any = 0.5,
-    relaxation: Any = power(2, 8, 1 / 3),
-    mixing: Any = power(4, 8, 2 / 3),
+    relaxation: Any = RELAXATION,
+    mixing: Any = MIXING,
     batch_size: int | None = 32,
     upper_optimizer: optax.GradientTransformation | None = None,
     curvature: Curvature = dense,

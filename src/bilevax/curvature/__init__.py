@@ -29,7 +29,5 @@ class Curvature(NamedTuple):
     correction: Callable[..., Any]
 
 
-dense = Curvature(
-    "dense", _dense.start, _dense.age, _dense.innovation, _dense.update, _dense.correction
-)
+dense = Curvature("dense", _dense.start, _dense.age, _dense.innovation, _dense.update, _dense.correction)
 """H (d' × d') and V (d × d') as arrays, for any loss with small d': the paper's own form."""

@@ -65,9 +65,7 @@ def age(problem: Problem, kept: Dense, decay: Any) -> Dense:
     return Dense(decay.g_xy * kept.cross, values, kept.vectors)
 
 
-def innovation(
-    second_now: SecondOrder, second_before: SecondOrder, mixing: Any, dim_y: int, dtype: Any
-) -> Matrices:
+def innovation(second_now: SecondOrder, second_before: SecondOrder, mixing: Any, dim_y: int, dtype: Any) -> Matrices:
     """∇²g(now; ζ) − (1−β)·∇²g(before; ζ), for both matrices."""
     now, before = (matrices(second, dim_y, dtype) for second in (second_now, second_before))
     return Matrices(

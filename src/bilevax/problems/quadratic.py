@@ -117,4 +117,4 @@ def quadratic(
         strong_convexity=strong_convexity,
         bounds=bounds,
     )
-    return Quadratic(problem, *(jnp.asarray(part) for part in (A, B, c, b)), ridge)
+    return Quadratic(problem, jnp.asarray(A), jnp.asarray(B), jnp.asarray(c), jnp.asarray(b), ridge)

@@ -68,7 +68,8 @@ def reweighting(
     if (A.shape[1], signs.shape[1]) != (trusted.shape[1], trusted_signs.shape[1]):
         raise ValueError(
             "training and trusted data must agree on the number of features and tasks; got "
-            f"{A.shape[1] - 1} and {trusted.shape[1] - 1} features, {signs.shape[1]} and {trusted_signs.shape[1]} tasks."
+            f"{A.shape[1] - 1} and {trusted.shape[1] - 1} features, "
+            f"{signs.shape[1]} and {trusted_signs.shape[1]} tasks."
         )
 
     def lower(x: Array, y: Array, i: Array, batch: dict[str, Array]) -> Array:

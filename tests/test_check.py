@@ -1,0 +1,76 @@
+"""check() accepts what is right and names what is wrong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from logistic import Model, lower, upper
+
+import bilevax as bx
+
+
+def altered(**changed):
+    model = Model(3)
+    problem = model.problem()
+    fields = {
+        "upper": upper,
+        "lower": lower,
+        "x0": problem.x0,
+        "y0": bx.per_task(problem.y0),
+        "tasks": problem.tasks,
+        "upper_data": problem.upper_data,
+        "lower_data": problem.lower_data,
+        "strong_convexity": model.lam,
+    }
+    return bx.Problem(**{**fields, **changed})
+
+
+@jax.custom_jvp
+def wrong_square(t):
+    return t**2
+
+
+wrong_square.defjvp(lambda primals, tangents: (primals[0] ** 2, 3 * primals[0] * tangents[0]))
+
+WRONG = {
+    "strong convexity": {"strong_convexity": 5.0},
+    "∇y f": {"upper": lambda x, y, t, b: jnp.sum(wrong_square(y)) + upper(x, y, t, b)},
+    "∇x f": {"upper": lambda x, y, t, b: upper(jax.lax.stop_gradient(x), y, t, b)},
+    "∇y g": {"lower": lambda x, y, t, b: lower(x, y, t, b) + jnp.sum(wrong_square(y))},
+    "∇²xy g": {"lower": lambda x, y, t, b: lower(jax.lax.stop_gradient(x), y, t, b)},
+    "upper is a mean": {"upper": lambda x, y, t, b: upper(x, y, t, b) * b["c"].shape[0]},
+    "lower is a mean": {"lower": lambda x, y, t, b: lower(x, y, t, b) + jnp.mean(b["a"] @ y) ** 2},
+    "∇F": {"lower": lambda x, y, t, b: lower(jax.lax.stop_gradient(x), y, t, b)},
+}
+
+
+def test_a_right_problem_passes_and_says_so():
+    report = bx.check(Model(3).problem())
+    assert report.ok
+    assert str(report).endswith("all is well")
+    hessians = [Model(3).gyy(i, Model(3).x0, Model(3).y0[i], range(6)) for i in range(3)]
+    assert report.smoothness >= min(np.linalg.eigvalsh(h).max() for h in hessians)
+    assert report.convexity >= Model(3).lam
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_named(name):
+    report = bx.check(altered(**WRONG[name]))
+    assert not report.ok
+    assert not report[name].ok
+    assert f"[WRONG] {name}" in str(report)
+
+
+def test_a_loss_that_is_not_finite_is_named():
+    report = bx.check(altered(upper=lambda x, y, t, b: upper(x, y, t, b) + jnp.log(-jnp.sum(y**2) - 1)))
+    assert not report["finite losses"].ok
+
+
+def test_float32_problems_are_checked_in_float64():
+    with jax.enable_x64(False):
+        assert bx.check(Model(2).problem(np.float32)).ok
+
+
+def test_something_else_than_a_problem_is_refused():
+    with pytest.raises(TypeError, match=r"problem must be a bilevax\.Problem; got dict"):
+        bx.check({})

@@ -1,0 +1,78 @@
+"""Draws are unbiased, distinct where they should be, and count as they claim."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from logistic import Model
+
+import bilevax as bx
+from bilevax import draw
+
+DRAWS = 40_000
+
+
+def many(function, n=DRAWS):
+    return np.asarray(jax.jit(jax.vmap(function))(jax.random.split(jax.random.key(3), n)))
+
+
+def assert_frequencies(counts, expected):
+    """Within five standard deviations of a Poisson count, everywhere."""
+    counts, expected = np.asarray(counts), np.asarray(expected)
+    assert np.all(np.abs(counts - expected) <= 5 * np.sqrt(expected)), (counts, expected)
+
+
+@pytest.mark.parametrize(("m", "size"), [(7, 1), (7, 3), (7, 7), (1, 1)])
+def test_distinct_tasks_draw_every_subset_equally_often(m, size):
+    drawn = many(lambda key: draw.distinct_tasks(key, m, size))
+    assert all(len(set(row)) == size for row in drawn[:500])
+    subsets = list(itertools.combinations(range(m), size))
+    weights = 2.0 ** np.arange(m)
+    counts = [np.sum((weights[drawn]).sum(1) == weights[list(s)].sum()) for s in subsets]
+    assert_frequencies(counts, np.full(len(subsets), DRAWS / len(subsets)))
+
+
+def test_weighted_tasks_fit_their_probabilities():
+    p = np.array([0.5, 0.25, 0.15, 0.07, 0.03])
+    drawn = many(lambda key: draw.weighted_tasks(key, p, 4))
+    assert_frequencies(np.bincount(drawn.ravel(), minlength=5), 4 * DRAWS * p)
+
+
+def test_weighted_tasks_resolve_probabilities_that_float32_does_not():
+    p = np.full(200_000, 1 / 200_000)
+    drawn = many(lambda key: draw.weighted_tasks(key, p, 50))
+    halves = np.bincount(drawn.ravel() % 2, minlength=2)
+    assert_frequencies(halves, np.full(2, 50 * DRAWS / 2))
+
+
+@pytest.mark.parametrize(("p", "size"), [(None, 1), (None, 3), ([0.1, 0.2, 0.3, 0.4], 1), ([0.1, 0.2, 0.3, 0.4], 3)])
+def test_weights_are_one_over_the_expected_number_of_draws(p, size):
+    problem = Model(4).problem()
+    one = lambda key: draw.draw_step(problem, draw.Sampling(size, 2, p), key)
+    drawn = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), DRAWS))
+    total = np.zeros(4)
+    np.add.at(total, np.asarray(drawn.tasks).ravel(), np.asarray(drawn.weights).ravel())
+    np.testing.assert_allclose(total / DRAWS, 1, atol=0.06)
+
+
+def test_batches_reach_every_sample_of_ragged_data_and_no_other():
+    data = bx.ragged(jnp.arange(10.0), np.array([0, 1, 4, 10]))
+    for i, (first, last) in enumerate([(0, 1), (1, 4), (4, 10)]):
+        seen = many(lambda key, i=i: data.take(i, draw.batch_indices(key, data, i, 3)), 2000)
+        assert_frequencies(np.bincount(seen.ravel().astype(int), minlength=10)[first:last], 6000 / (last - first))
+        assert set(seen.ravel()) == set(range(first, last))
+
+
+def test_merged_repeats_add_up():
+    tasks = jnp.array([2, 0, 2])
+    sampling = draw.Sampling(3, 1, np.full(4, 0.25))
+    merged = draw.merge_repeats(sampling, tasks, jnp.array([[1.0], [10.0], [100.0]]))
+    np.testing.assert_array_equal(merged[:, 0], [101, 10, 101])
+
+
+def test_a_step_draws_in_time_that_does_not_depend_on_the_number_of_tasks():
+    """No array of length m appears in the compiled draw of distinct tasks."""
+    text = jax.jit(lambda key: draw.distinct_tasks(key, 123_457, 10)).lower(jax.random.key(0)).as_text()
+    assert "123457x" not in text

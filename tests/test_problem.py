@@ -1,0 +1,166 @@
+"""What a user got wrong is said before anything is compiled: the argument, what was given, what is right."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from logistic import Model
+
+import bilevax as bx
+
+
+def upper(x, y, task, batch):
+    return jnp.mean((batch @ y - 1) ** 2) + jnp.sum(x**2)
+
+
+def lower(x, y, task, batch):
+    return jnp.mean((batch @ (y - x)) ** 2) + jnp.sum(y**2)
+
+
+ROWS = np.random.default_rng(0).normal(size=(8, 3))
+GOOD = {
+    "upper": upper,
+    "lower": lower,
+    "x0": np.ones(3),
+    "y0": np.zeros(3),
+    "upper_data": bx.shared(ROWS),
+    "lower_data": bx.shared(ROWS),
+    "strong_convexity": 1.0,
+    "tasks": 5,
+}
+WITH_NAN = np.where(np.arange(24).reshape(8, 3) == 4, np.nan, ROWS)
+
+WRONG = {
+    "vector loss": ({"upper": lambda x, y, t, b: b @ y}, ValueError, "upper must return one real number.*shape"),
+    "integer loss": ({"lower": lambda x, y, t, b: jnp.int32(1)}, ValueError, "lower must return one .*int32"),
+    "tuple loss": ({"lower": lambda x, y, t, b: (1.0, 2.0)}, ValueError, "lower must return one real number.*tuple"),
+    "no function": ({"upper": 3}, TypeError, "upper must be a function.*got 3"),
+    "integer x0": ({"x0": np.array([1, 2, 3])}, TypeError, "x0 must be of a floating type.*int"),
+    "integer y0": ({"y0": np.zeros(3, int)}, TypeError, "y0 must be of a floating type.*int"),
+    "NaN in x0": ({"x0": np.array([1, np.nan, 2.0])}, ValueError, "x0 must be finite; 1 of its 3"),
+    "empty x0": ({"x0": {}}, ValueError, "x0 must hold at least one array"),
+    "zero λ": ({"strong_convexity": 0.0}, ValueError, r"strong_convexity must be a finite number > 0; got 0\.0"),
+    "negative λ": ({"strong_convexity": -1.0}, ValueError, r"strong_convexity .*got -1\.0"),
+    "λ as text": ({"strong_convexity": "much"}, TypeError, "strong_convexity must be .*'much'"),
+    "raw arrays": ({"lower_data": ROWS}, TypeError, "lower_data must come from bilevax.shared.*got ndarray"),
+    "task counts": (
+        {"lower_data": bx.per_task(np.zeros((4, 8, 3)))},
+        ValueError,
+        "agree on the number of tasks; lower_data has 4, tasks has 5",
+    ),
+    "no tasks": ({"tasks": 0}, ValueError, "tasks must be a whole number of at least 1; got 0"),
+    "y0 of other tasks": ({"y0": bx.per_task(np.zeros((4, 3)))}, ValueError, "y0 must have a leading axis of 5.*got 4"),
+    "bounds": ({"bounds": bx.Bounds(f_y=-1.0)}, ValueError, r"bounds.f_y must be a number > 0.*got -1\.0"),
+    "bounds of other tasks": ({"bounds": bx.Bounds(y=np.ones(3))}, ValueError, r"bounds.y must be .* 5 of them"),
+    "bounds as dict": ({"bounds": {"f_y": 1}}, TypeError, "bounds must be a bilevax.Bounds"),
+    "unknown keyword": ({"strong_convex": 1.0}, TypeError, "'strong_convex': did you mean 'strong_convexity'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_problem_is_refused(case):
+    changed, error, match = WRONG[case]
+    with pytest.raises(error, match=match):
+        bx.Problem(**{**GOOD, **changed})
+
+
+def test_the_good_problem_is_accepted():
+    problem = bx.Problem(**GOOD)
+    assert (problem.num_tasks, problem.dim_x, problem.dim_y) == (5, 3, 3)
+
+
+def test_an_error_inside_a_loss_says_how_it_was_called():
+    with pytest.raises(TypeError) as caught:
+        bx.Problem(**{**GOOD, "y0": np.zeros(4)})
+    assert "raised by upper(x, y, task, batch)" in " ".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda: bx.shared(np.zeros((0, 3))), "at least one sample"),
+        (lambda: bx.shared(WITH_NAN), r"shared\(arrays\) must be finite; 1 of its 24"),
+        (
+            lambda: bx.shared({"a": np.zeros((3, 1)), "b": np.zeros((4, 1))}),
+            r"same length along axis 0.*'a'.*3.*'b'.*4",
+        ),
+        (lambda: bx.shared(3.0), "at least 1 axis"),
+        (lambda: bx.shared({}), "at least one array"),
+        (lambda: bx.per_task(np.zeros(3)), "at least 2 axes"),
+        (lambda: bx.per_task(np.zeros((2, 0))), "one sample for each task"),
+        (lambda: bx.ragged(np.zeros(4), np.array([0, 2, 5])), "from 0 to the number of rows, 4; got 0 to 5"),
+        (lambda: bx.ragged(np.zeros(4), np.array([0, 2, 2, 4])), "gives task 1 0"),
+        (lambda: bx.ragged(np.zeros(4), np.array([0.0, 4.0])), "integer array"),
+    ],
+)
+def test_wrong_data_are_refused(build, match):
+    with pytest.raises(ValueError, match=match):
+        build()
+
+
+def test_y0_with_a_leading_axis_is_one_start_for_each_task():
+    starts = np.arange(15.0).reshape(5, 3)
+    problem = bx.Problem(**{**GOOD, "y0": starts})
+    np.testing.assert_array_equal(problem.y0_of(3), starts[3])
+
+
+def test_y0_that_could_be_both_must_be_said():
+    square = {
+        **GOOD,
+        "tasks": 3,
+        "lower": lambda x, y, t, b: jnp.sum(y**2),
+        "upper": lambda x, y, t, b: jnp.sum(y**2),
+    }
+    with pytest.raises(ValueError, match=r"bilevax.shared\(y0\).*bilevax.per_task\(y0\)"):
+        bx.Problem(**{**square, "y0": np.zeros(3)})
+    assert bx.Problem(**{**square, "y0": bx.shared(np.zeros(3))}).dim_y == 3
+
+
+WRONG_SETTINGS = {
+    "mixing above one": ({"mixing": 1.5}, r"mixing must be a number in \(0, 1\]; got 1.5"),
+    "mixing zero": ({"mixing": 0}, r"mixing must be a number in \(0, 1\]; got 0"),
+    "one mixing": ({"mixing": bx.Mixing(*[0.1] * 5, 2.0)}, r"mixing.direction must be .*got 2.0"),
+    "mixing schedule": ({"mixing": lambda t: 3.0}, r"mixing\(1\) must be .*got 3.0"),
+    "negative step": ({"upper_step": -0.1}, r"upper_step must be a finite number > 0; got -0.1"),
+    "infinite step": ({"lower_step": np.inf}, r"lower_step must be a finite number > 0; got inf"),
+    "relaxation": ({"relaxation": 1.2}, r"relaxation must be a number in \(0, 1\]; got 1.2"),
+    "no tasks": ({"tasks_per_step": 0}, "tasks_per_step must be a whole number of at least 1; got 0"),
+    "no batch": ({"batch_size": 0}, "batch_size must be a whole number of at least 1; got 0"),
+    "p sum": ({"task_probabilities": [0.5, 0.6]}, r"task_probabilities must sum to 1; they sum to 1.1"),
+    "p zero": ({"task_probabilities": [1.0, 0.0]}, "task_probabilities must all be > 0.*entry 1 is 0.0"),
+    "p NaN": ({"task_probabilities": [1.0, np.nan]}, "task_probabilities must all be > 0.*entry 1 is nan"),
+    "p matrix": ({"task_probabilities": np.ones((1, 1))}, "task_probabilities must be a vector.*shape"),
+    "start": ({"initialization": "warm"}, "initialization must be one of 'theorem', 'cheap'; got 'warm'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_SETTINGS)
+@pytest.mark.parametrize("factory", [bx.rsvrb, bx.re_rsvrb])
+def test_wrong_settings_are_refused(case, factory):
+    changed, match = WRONG_SETTINGS[case]
+    with pytest.raises((ValueError, TypeError), match=match if case != "mixing schedule" else "mixing"):
+        factory(**changed)
+
+
+@pytest.mark.parametrize("factory", [bx.svrb, bx.rsvrb, bx.re_rsvrb])
+def test_an_unknown_setting_is_refused_with_the_nearest_known_one(factory):
+    with pytest.raises(TypeError, match="no argument 'lower_stp': did you mean 'lower_step'"):
+        factory(lower_stp=0.1)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "match"),
+    [
+        (bx.rsvrb(tasks_per_step=6), "tasks_per_step must be at most the number of tasks, 5; got 6"),
+        (bx.rsvrb(task_probabilities=[0.5, 0.5]), "one entry for each of the 5 tasks; got 2"),
+        (bx.svrb(), "svrb is for one lower problem, this one has 5"),
+    ],
+)
+def test_an_algorithm_refuses_a_problem_that_does_not_fit(algorithm, match):
+    with pytest.raises(ValueError, match=match):
+        bx.solve(Model(5).problem(), algorithm, steps=1)
+
+
+@pytest.mark.parametrize("value", ["a", None, [1, 2]])
+def test_a_step_that_is_no_number_is_refused(value):
+    with pytest.raises(TypeError, match="upper_step must be a finite number"):
+        bx.rsvrb(upper_step=value)

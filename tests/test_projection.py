@@ -1,0 +1,88 @@
+"""Every projection lands in its set, is idempotent, and is the nearest point of the set."""
+
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from bilevax import projection
+
+numbers = st.floats(-5, 5, allow_nan=False, width=32)
+radii = st.floats(0.1, 6)
+quick = settings(max_examples=60, deadline=None)
+
+
+def vectors(n=4):
+    return arrays(np.float64, n, elements=numbers)
+
+
+def matrices(shape):
+    return arrays(np.float64, shape, elements=numbers)
+
+
+def floored(matrix, floor):
+    symmetric = jnp.asarray(matrix + matrix.T) / 2
+    eigen = projection.eigen_floor(projection.Eigen(*jnp.linalg.eigh(symmetric)), floor)
+    return symmetric, (eigen.vectors * eigen.values[None, :]) @ eigen.vectors.T
+
+
+def assert_nearest(point, projected, member):
+    """⟨point − P, member − P⟩ ≤ 0 for every member of a convex set: P is the nearest point."""
+    assert jnp.sum((point - projected) * (member - projected)) <= 1e-7
+
+
+@quick
+@given(vectors(), vectors(), radii)
+def test_ball_is_the_nearest_point_of_the_ball(v, w, radius):
+    projected = projection.ball(jnp.asarray(v), radius)
+    member = jnp.asarray(w) / max(1.0, np.linalg.norm(w) / radius)
+    assert jnp.linalg.norm(projected) <= radius * (1 + 1e-12)
+    np.testing.assert_allclose(projection.ball(projected, radius), projected, atol=1e-12)
+    assert_nearest(v, projected, member)
+
+
+def test_ball_leaves_inner_points_and_zero_alone():
+    for v in (jnp.zeros(3), jnp.array([0.1, 0.2, -0.3])):
+        np.testing.assert_array_equal(projection.ball(v, 1.0), v)
+    np.testing.assert_array_equal(projection.ball(v, None), v)
+
+
+@quick
+@given(matrices((3, 2)), matrices((3, 2)), radii)
+def test_singular_ceiling_is_the_nearest_bounded_matrix(V, W, ceiling):
+    projected = projection.singular_ceiling(jnp.asarray(V), ceiling)
+    largest = np.linalg.norm(W, 2)
+    member = jnp.asarray(W) / max(1.0, largest / ceiling)
+    assert np.linalg.norm(projected, 2) <= ceiling * (1 + 1e-9)
+    np.testing.assert_allclose(projection.singular_ceiling(projected, ceiling), projected, atol=1e-8)
+    assert_nearest(V, projected, member)
+
+
+@quick
+@given(matrices((2, 4)), radii)
+def test_singular_ceiling_lowers_singular_values_one_by_one(V, ceiling):
+    before = np.linalg.svd(V, compute_uv=False)
+    after = np.linalg.svd(projection.singular_ceiling(jnp.asarray(V), ceiling), compute_uv=False)
+    np.testing.assert_allclose(after, np.minimum(before, ceiling), atol=1e-7)
+
+
+@quick
+@given(matrices((3, 3)), matrices((3, 3)), radii)
+def test_eigen_floor_is_the_nearest_matrix_with_enough_curvature(H, G, floor):
+    symmetric, projected = floored(H, floor)
+    member = jnp.asarray(G @ G.T) + floor * jnp.eye(3)
+    assert np.linalg.eigvalsh(projected).min() >= floor * (1 - 1e-9)
+    np.testing.assert_allclose(floored(np.asarray(projected), floor)[1], projected, atol=1e-8)
+    assert_nearest(symmetric, projected, member)
+
+
+@quick
+@given(matrices((3, 3)), st.lists(st.floats(0.05, 1), min_size=1, max_size=6), radii)
+def test_flooring_after_every_decay_is_flooring_once_at_the_end(H, decays, floor):
+    """What allows S^l_λ[(1−β)H] to be delayed."""
+    _, every_time = floored(H, floor)
+    once = every_time
+    for decay in decays:
+        every_time = floored(decay * np.asarray(every_time), floor)[1]
+    np.testing.assert_allclose(every_time, floored(np.prod(decays) * np.asarray(once), floor)[1], atol=1e-9)

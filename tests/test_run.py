@@ -1,0 +1,192 @@
+"""solve(): budgets, target, divergence, Ctrl-C, resuming, recording."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from logistic import Model
+
+import bilevax as bx
+
+SETTINGS = {"upper_step": 0.02, "lower_step": 0.1, "mixing": 0.1, "batch_size": 4, "initialization": "cheap"}
+PER_STEP = 2 * (4 + 4)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return Model(5).problem()
+
+
+def rsvrb(**changed):
+    return bx.rsvrb(tasks_per_step=2, **{**SETTINGS, **changed})
+
+
+def test_a_run_ends_after_its_steps_and_records_as_asked(problem):
+    result = bx.solve(problem, rsvrb(), steps=30, record_every=10)
+    assert (result.status, result.steps) == ("done", 30)
+    assert list(result.trace["step"]) == [0, 10, 20, 30]
+    assert {"samples", "gradients", "products", "seconds", "objective", "grad_norm", "lower_gap"} <= set(
+        result.trace.columns
+    )
+    np.testing.assert_allclose(result.trace["objective"][-1], bx.exact_objective(problem, result.x), rtol=1e-12)
+    assert result.y.shape == (5, 2)
+
+
+def test_work_is_counted_by_hand(problem):
+    result = bx.solve(problem, rsvrb(), steps=7, metrics=None)
+    start, steps = 5 * (4 + 4), 7 * PER_STEP
+    assert result.cost.samples == start + steps
+    assert result.cost.gradients == start + 2 * steps
+    assert result.cost.products == 5 * 4 * 2 * 2 + 7 * 2 * 2 * 4 * 2 * 2
+
+
+def test_the_theorems_start_counts_its_samples_and_its_solves(problem):
+    result = bx.solve(problem, rsvrb(initialization="theorem"), steps=0, metrics=None)
+    assert result.cost.samples == 5 * (6 + 6)
+    assert result.cost.gradients > 5 * (6 + 6)
+
+
+def test_a_budget_of_samples_is_used_but_not_exceeded(problem):
+    result = bx.solve(problem, rsvrb(), samples=40 + 10 * PER_STEP + 3, metrics=None)
+    assert (result.status, result.steps) == ("done", 10)
+    assert "samples" in result.message
+
+
+def test_a_budget_of_seconds_counts_steps_alone(problem):
+    slow = lambda problem, variables: time.sleep(0.2) or {"objective": 0.0}
+    result = bx.solve(problem, rsvrb(), seconds=0.3, record_every=1, metrics=slow)
+    assert result.status == "done"
+    assert 0.3 <= result.seconds < 0.3 + 0.3
+    assert result.steps > 3
+
+
+def test_a_target_ends_the_run(problem):
+    first = bx.solve(problem, rsvrb(), steps=200, record_every=20)
+    aim = first.trace["grad_norm"].min() * 1.01
+    result = bx.solve(problem, rsvrb(), steps=10_000, record_every=20, target={"grad_norm": aim})
+    assert result.status == "target"
+    assert result.trace["grad_norm"][-1] <= aim
+
+
+def test_a_diverging_run_returns_the_last_finite_state(problem):
+    result = bx.solve(problem, rsvrb(upper_step=1e200), steps=1000, metrics=None)
+    assert result.status == "diverged"
+    assert f"step {result.steps + 1} left the finite numbers" in result.message
+    assert jnp.isfinite(result.x).all()
+    assert jnp.isfinite(result.y).all()
+    again = bx.solve(problem, rsvrb(upper_step=1e200), steps=result.steps, metrics=None)
+    np.testing.assert_array_equal(again.x, result.x)
+    np.testing.assert_array_equal(again.y, result.y)
+
+
+def test_ctrl_c_returns_what_was_reached(problem):
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+
+    def interrupt_later(problem, variables):
+        if not timer.ident:
+            timer.start()
+        return {}
+
+    before = signal.getsignal(signal.SIGINT)
+    result = bx.solve(problem, rsvrb(), steps=100_000_000, record_every=100_000_000, metrics=interrupt_later)
+    assert result.status == "interrupted"
+    assert 0 < result.steps < 100_000_000
+    assert jnp.isfinite(result.x).all()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_resumed_run_has_the_bits_of_one_uninterrupted_run(problem):
+    whole = bx.solve(problem, rsvrb(), steps=60, record_every=20, seed=4)
+    half = bx.solve(problem, rsvrb(), steps=33, record_every=20, seed=4)
+    resumed = bx.solve(problem, rsvrb(), steps=60, record_every=20, resume=half)
+    np.testing.assert_array_equal(resumed.x, whole.x)
+    np.testing.assert_array_equal(resumed.y, whole.y)
+    assert resumed.cost == whole.cost
+    np.testing.assert_array_equal(half.trace["step"], [0, 20, 33])  # the first half is left as it was
+    again = bx.solve(problem, rsvrb(), steps=60, record_every=20, resume=half)
+    np.testing.assert_array_equal(again.x, whole.x)
+
+
+def test_a_random_iterate_is_an_iterate_of_the_run(problem):
+    result = bx.solve(problem, rsvrb(), steps=40, iterate="random", seed=3, metrics=None)
+    assert 0 <= result.steps <= 40
+    same = bx.solve(problem, rsvrb(), steps=result.steps, seed=3, metrics=None)
+    np.testing.assert_array_equal(same.x, result.x)
+    drawn = {int(np.random.default_rng(seed).integers(0, 41)) for seed in range(300)}
+    assert {0, 40} <= drawn
+
+
+def test_a_run_can_start_in_another_thread(problem):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(bx.solve(problem, rsvrb(), steps=3, metrics=None)))
+    thread.start()
+    thread.join()
+    assert results[0].steps == 3
+
+
+def test_progress_is_shown_when_asked_for_and_silent_elsewhere(problem, capsys):
+    bx.solve(problem, rsvrb(), steps=5, metrics=None)
+    assert capsys.readouterr().err == ""
+    bx.solve(problem, rsvrb(), steps=5, metrics=None, progress=True)
+    assert "step 5" in capsys.readouterr().err
+
+
+def test_float32_runs_stay_in_float32():
+    with jax.enable_x64(False):
+        result = bx.solve(Model(3).problem(np.float32), bx.rsvrb(**SETTINGS), steps=20)
+        assert result.x.dtype == np.float32
+        assert np.isfinite(result.trace["objective"]).all()
+
+
+def test_without_data_the_losses_are_handed_none():
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum((y - 1) ** 2) if batch is None else jnp.nan,
+        lower=lambda x, y, i, batch: jnp.sum((y - x) ** 2),
+        x0=jnp.zeros(2),
+        y0=bx.shared(jnp.zeros(2)),
+        strong_convexity=2.0,
+    )
+    result = bx.solve(problem, bx.svrb(upper_step=0.2, lower_step=0.2), steps=300)
+    np.testing.assert_allclose(result.x, 1, atol=1e-3)
+    assert result.cost.samples == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "match"),
+    [
+        ({}, ValueError, "needs a budget: give steps=, samples= or seconds="),
+        ({"steps": -1}, ValueError, "steps must be a whole number of at least 0; got -1"),
+        ({"steps": 1.5}, TypeError, "steps must be a whole number"),
+        ({"seconds": 0}, ValueError, "seconds must be a finite number > 0; got 0"),
+        ({"steps": 1, "record_every": 0}, ValueError, "record_every must be"),
+        (
+            {"steps": 1, "target": {"loss": 1}},
+            ValueError,
+            "target names 'loss', which is not recorded; the metrics are",
+        ),
+        ({"steps": 1, "iterate": "best"}, ValueError, "iterate must be one of 'last', 'random'; got 'best'"),
+        ({"seconds": 1, "iterate": "random"}, ValueError, "give steps="),
+        ({"step": 1}, TypeError, "solve.. has no argument 'step': did you mean 'steps'"),
+    ],
+)
+def test_wrong_arguments_are_refused(problem, changed, error, match):
+    with pytest.raises(error, match=match):
+        bx.solve(problem, rsvrb(), **changed)
+
+
+def test_something_else_than_an_algorithm_is_refused(problem):
+    with pytest.raises(TypeError, match=r"algorithm must be a bilevax\.Algorithm; got str"):
+        bx.solve(problem, "rsvrb", steps=1)
+
+
+def test_importing_the_library_stays_light():
+    code = "import sys, bilevax; print(sorted({'pandas', 'sklearn', 'matplotlib', 'click'} & set(sys.modules)))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
