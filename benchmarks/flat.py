@@ -2,9 +2,11 @@
 
     python -m benchmarks.flat [--short] [--json FILE]
 
-10 tasks a step, d = d' = 32, dense curvature in float64, and the same in float32, which is the cheapest
-form there is. Every m is timed in turn, several rounds, and the median counts: the machine is shared. The
-last line, flat_ratio=R, is the largest m against the smallest, for the dense float64 form.
+10 tasks a step, d = d' = 32, float64. "dense" keeps V and H of every task; most of its step is the
+eigendecompositions. "known" is the cheapest there can be: V = -I and H = I are known and nothing is kept of them,
+so that only the vectors of a task are read and written, and a copy of anything large would show. Every m is timed in
+turn, several rounds, and the median counts: the machine is shared. The last line, flat_ratio=R, is the largest m
+against the smallest, the worse of the two.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import bilevax as bx
+from bilevax.curvature import Curvature, dense
 
 DIMENSION, TASKS_PER_STEP, BATCH = 32, 10, 32
 
@@ -29,21 +32,31 @@ def upper(x, y, theta, batch):
     return 0.5 * jnp.mean((batch @ y - 1) ** 2) + 0.05 * jnp.sum(x**2)
 
 
-def lower(x, y, theta, batch):
+def curved(x, y, theta, batch):
     """A strongly convex lower loss that is not quadratic."""
-    return jnp.mean(jax.nn.softplus(batch @ y)) + 0.5 * jnp.sum((y - theta * x) ** 2)
+    return jnp.mean(jax.nn.softplus(batch @ y)) + 0.5 * jnp.sum((y - x) ** 2) + theta @ y
 
 
-def build_problem(num_tasks, dtype):
+def simple(x, y, theta, batch):
+    """A lower loss with ∇²yy g = I and ∇²xy g = -I."""
+    return jnp.mean(batch @ y) + 0.5 * jnp.sum((y - x) ** 2) + theta @ y
+
+
+nothing = lambda *_: ()
+known = Curvature("known", nothing, nothing, nothing, nothing, lambda kept, v: -v, lambda problem: 0)
+FORMS = {"dense": (curved, dense), "known": (simple, known)}
+
+
+def build_problem(num_tasks, lower):
     """m lower problems that share their samples and differ in one vector each."""
     rng = np.random.default_rng(0)
-    rows = jnp.asarray(rng.normal(size=(1000, DIMENSION)) / np.sqrt(DIMENSION), dtype)
+    rows = jnp.asarray(rng.normal(size=(1000, DIMENSION)) / np.sqrt(DIMENSION))
     return bx.Problem(
         upper=upper,
         lower=lower,
-        x0=jnp.ones(DIMENSION, dtype),
-        y0=bx.shared(jnp.zeros(DIMENSION, dtype)),
-        tasks=jnp.asarray(rng.random((num_tasks, DIMENSION)), dtype),
+        x0=jnp.ones(DIMENSION),
+        y0=bx.shared(jnp.zeros(DIMENSION)),
+        tasks=jnp.asarray(rng.random((num_tasks, DIMENSION))),
         upper_data=bx.shared(rows),
         lower_data=bx.shared(rows),
         strong_convexity=1.0,
@@ -53,8 +66,9 @@ def build_problem(num_tasks, dtype):
 class Timed:
     """One compiled loop of RSVRB steps that goes on from where it was at every call."""
 
-    def __init__(self, num_tasks, dtype, steps):
-        problem = build_problem(num_tasks, dtype)
+    def __init__(self, num_tasks, form, steps):
+        lower, curvature = FORMS[form]
+        problem = build_problem(num_tasks, lower)
         share = TASKS_PER_STEP / num_tasks
         algorithm = bx.rsvrb(
             upper_step=0.01 * share,
@@ -62,6 +76,7 @@ class Timed:
             mixing=min(0.1, share),
             tasks_per_step=TASKS_PER_STEP,
             batch_size=BATCH,
+            curvature=curvature,
             initialization="cheap",
         )
 
@@ -88,9 +103,9 @@ class Timed:
         return spent / self.steps * 1e6
 
 
-def measure(sizes, dtype, steps, rounds):
+def measure(sizes, form, steps, rounds):
     """Median microseconds per step for every m, the rounds interleaved."""
-    timed = {m: Timed(m, dtype, steps) for m in sizes}
+    timed = {m: Timed(m, form, steps) for m in sizes}
     for one in timed.values():
         one.microseconds()  # compiles, and touches the memory for the first time
         one.microseconds()
@@ -110,11 +125,11 @@ def main(arguments=None):
     sizes, steps, rounds = ([100, 1000], 20, 3) if chosen.short else ([100, 1_000, 10_000, 100_000], 200, 9)
     figures = {}
     table = Table(title="RSVRB, 10 tasks a step, d = d' = 32: microseconds per step")
-    for column in ("curvature", *(f"m = {m:,}" for m in sizes), "largest / smallest"):
+    for column in ("curvature", *(f"m = {m:,}" for m in sizes), "ratio"):
         table.add_column(column, justify="right")
     with jax.enable_x64(True):
-        for name, dtype in [("dense_float64", jnp.float64), ("dense_float32", jnp.float32)]:
-            times = measure(sizes, dtype, steps, rounds)
+        for name in FORMS:
+            times = measure(sizes, name, steps, rounds)
             ratio = times[sizes[-1]] / times[sizes[0]]
             figures[name] = {"microseconds": times, "ratio": ratio}
             table.add_row(name, *(f"{times[m]:.0f}" for m in sizes), f"{ratio:.2f}")
@@ -125,7 +140,7 @@ def main(arguments=None):
     if chosen.json:
         with open(chosen.json, "w") as file:
             json.dump(figures, file, indent=1)
-    print(f"flat_ratio={figures['dense_float64']['ratio']:.3f}")
+    print(f"flat_ratio={max(figure['ratio'] for figure in figures.values()):.3f}")
     return figures
 
 

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bilevax import arguments, metrics, oracle
-from bilevax.data import NoData
+from bilevax import arguments, lower, metrics, oracle
+from bilevax.data import Data, NoData
 from bilevax.problem import Problem
 
 STEP = 1e-5  # of a central difference in float64: its error is some 1e-10 of the scale
+BATCH = 8  # samples on which a loss is compared with the mean of its samples
 TOLERANCE = 1e-5  # the largest relative error that counts as agreement
 
 
@@ -67,10 +68,11 @@ def _in_float64(tree: Any) -> Any:
     return jax.tree.map(cast, tree)
 
 
-def _relative(one: Array, other: Array) -> float:
-    """The distance of two things relative to their size, and to one where they are small."""
-    size = max(float(jnp.linalg.norm(one)), float(jnp.linalg.norm(other)), 1e-3)
-    return float(jnp.linalg.norm(jnp.atleast_1d(one - other))) / size
+def _relative(one: Array, other: Array) -> Array:
+    """The distance of two things relative to their size, and to a thousandth where they are smaller."""
+    one, other = jnp.atleast_1d(one), jnp.atleast_1d(other)
+    size = jnp.maximum(jnp.linalg.norm(one), jnp.linalg.norm(other))
+    return jnp.linalg.norm(one - other) / jnp.maximum(size, 1e-3)
 
 
 def _slope(function: Callable[[Array], Array], at: Array, along: Array) -> Array:
@@ -79,7 +81,7 @@ def _slope(function: Callable[[Array], Array], at: Array, along: Array) -> Array
 
 
 class _Point(NamedTuple):
-    """A place to look at: x, y, a task, and directions in x and y."""
+    """A place to look at: x, y, a task, and directions in x and y. Several are stacked."""
 
     x: Array
     y: Array
@@ -88,107 +90,99 @@ class _Point(NamedTuple):
     dy: Array
 
 
-def _points(problem: Problem, count: int, seed: int) -> list[_Point]:
+def _points(problem: Problem, count: int, seed: int) -> _Point:
     """x0 and y0, then random places around them, each for another task."""
     rng = np.random.default_rng(seed)
-    tasks = rng.permutation(problem.num_tasks)
-    unit = lambda n: (v := rng.normal(size=n)) / np.linalg.norm(v)
-    points = []
-    for k in range(count):
-        i = tasks[k % len(tasks)]
-        spread = 0.0 if k == 0 else 0.5
-        x = problem.x0 + spread * rng.normal(size=problem.dim_x)
-        y = problem.y0_of(i) + spread * rng.normal(size=problem.dim_y)
-        points.append(_Point(x, y, jnp.int32(i), jnp.asarray(unit(problem.dim_x)), jnp.asarray(unit(problem.dim_y))))
-    return points
+    tasks = np.resize(rng.permutation(problem.num_tasks), count)
+    spread = np.where(np.arange(count) == 0, 0.0, 0.5)[:, None]
+
+    def units(n: int) -> Array:
+        vectors = rng.normal(size=(count, n))
+        return jnp.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+    x = problem.x0[None, :] + spread * rng.normal(size=(count, problem.dim_x))
+    y = jnp.stack([problem.y0_of(i) for i in tasks]) + spread * rng.normal(size=(count, problem.dim_y))
+    return _Point(x, y, jnp.asarray(tasks, jnp.int32), units(problem.dim_x), units(problem.dim_y))
+
+
+def _losses(problem: Problem, p: _Point) -> Array:
+    return jnp.stack([loss(problem, p.x, p.y, p.i) for loss in (oracle.upper_loss, oracle.lower_loss)])
 
 
 def _derivative_errors(problem: Problem, p: _Point) -> dict[str, Array]:
-    """(by autodiff, by finite differences) for every derivative that the methods use, along directions."""
+    """Autodiff against finite differences for every derivative that the methods use, along directions."""
     f = lambda x, y: oracle.upper_loss(problem, x, y, p.i)
     g = lambda x, y: oracle.lower_loss(problem, x, y, p.i)
     gradient = lambda x, y: oracle.lower_gradient(problem, x, y, p.i)
     f_x, f_y = oracle.upper_gradients(problem, p.x, p.y, p.i)
     g_y, second = oracle.lower_derivatives(problem, p.x, p.y, p.i)
     cross, hessian = second(p.dy)
-    pairs = {
-        "∇x f": (f_x @ p.dx, _slope(lambda x: f(x, p.y), p.x, p.dx)),
-        "∇y f": (f_y @ p.dy, _slope(lambda y: f(p.x, y), p.y, p.dy)),
-        "∇y g": (g_y @ p.dy, _slope(lambda y: g(p.x, y), p.y, p.dy)),
-        "∇²xy g": (cross @ p.dx, _slope(lambda x: gradient(x, p.y) @ p.dy, p.x, p.dx)),
-        "∇²yy g": (hessian, _slope(lambda y: gradient(p.x, y), p.y, p.dy)),
+    return {
+        "∇x f": _relative(f_x @ p.dx, _slope(lambda x: f(x, p.y), p.x, p.dx)),
+        "∇y f": _relative(f_y @ p.dy, _slope(lambda y: f(p.x, y), p.y, p.dy)),
+        "∇y g": _relative(g_y @ p.dy, _slope(lambda y: g(p.x, y), p.y, p.dy)),
+        "∇²xy g": _relative(cross @ p.dx, _slope(lambda x: gradient(x, p.y) @ p.dy, p.x, p.dx)),
+        "∇²yy g": _relative(hessian, _slope(lambda y: gradient(p.x, y), p.y, p.dy)),
     }
-    return {name: jnp.asarray(_relative(*pair)) for name, pair in pairs.items()}
 
 
-def _derivatives(problem: Problem, points: list[_Point]) -> Iterator[Finding]:
-    errors = [_derivative_errors(problem, p) for p in points]
-    for name in errors[0]:
-        worst = max(float(error[name]) for error in errors)
-        ok = bool(worst <= TOLERANCE)
-        yield Finding(name, ok, worst, f"differs from finite differences by {worst:.1e} (at most {TOLERANCE:.0e})")
+def _eigenvalues(problem: Problem, p: _Point) -> Array:
+    """All eigenvalues of ∇²yy g for small d', else a Rayleigh quotient."""
+    _, second = oracle.lower_derivatives(problem, p.x, p.y, p.i)
+    if problem.dim_y > lower.DENSE_UP_TO:
+        return jnp.atleast_1d(p.dy @ second(p.dy)[1])
+    return jnp.linalg.eigvalsh(jax.vmap(lambda h: second(h)[1])(jnp.eye(problem.dim_y)))
 
 
-def _batch_means(problem: Problem) -> Iterator[Finding]:
-    """A loss on a batch must be the mean of the losses on its samples, or no draw is unbiased."""
+def _scales(problem: Problem, p: _Point) -> dict[str, Array]:
+    """Norms on a single sample; for ∇²xy g along a random direction."""
+    one = lambda data: None if isinstance(data, NoData) else p.i[None] % data.length(p.i)
+    f_x, f_y = oracle.upper_gradients(problem, p.x, p.y, p.i, one(problem.upper_data))
+    g_y, second = oracle.lower_derivatives(problem, p.x, p.y, p.i, one(problem.lower_data))
+    named = {"∇x f": f_x, "∇y f": f_y, "∇y g": g_y, "∇²xy g": second(p.dy)[0]}
+    return {name: jnp.linalg.norm(value) for name, value in named.items()}
+
+
+def _mean_error(problem: Problem, loss: Callable, data: Data) -> Array:
+    """A loss on a batch against the mean of the losses on its samples."""
+    on = lambda indices: loss(problem, problem.x0, problem.y0_of(0), jnp.int32(0), indices)
+    indices = jnp.arange(BATCH, dtype=jnp.int32) % data.length(jnp.int32(0))
+    return _relative(on(indices), jnp.mean(jax.vmap(on)(indices[:, None])))
+
+
+def _hypergradient_error(problem: Problem, p: _Point) -> Array:
+    """∇F by Proposition 1 against finite differences of F."""
+    F = lambda x: metrics.exact(problem, x).objective
+    return _relative(metrics.exact(problem, p.x).gradient @ p.dx, _slope(F, p.x, p.dx))
+
+
+def _at_all(look: Callable, problem: Problem, points: _Point) -> Any:
+    return jax.jit(jax.vmap(look, in_axes=(None, 0)))(problem, points)
+
+
+def _findings(problem: Problem, points: _Point, report: Report) -> Iterator[Finding]:
+    losses = _at_all(_losses, problem, points)
+    bad = int(jnp.sum(~jnp.isfinite(losses)))
+    yield Finding("finite losses", bad == 0, float(bad), f"{bad} of {losses.size} values are NaN or infinite")
+    for name, errors in _at_all(_derivative_errors, problem, points).items():
+        worst = float(jnp.max(errors))
+        text = f"differs from finite differences by {worst:.1e} (at most {TOLERANCE:.0e})"
+        yield Finding(name, worst <= TOLERANCE, worst, text)
     for name, loss, data in [
         ("upper", oracle.upper_loss, problem.upper_data),
         ("lower", oracle.lower_loss, problem.lower_data),
     ]:
-        if isinstance(data, NoData):
-            continue
-        size = min(8, int(data.length(jnp.int32(0))))
-        on = lambda indices, loss=loss: loss(problem, problem.x0, problem.y0_of(0), jnp.int32(0), indices)
-        together = on(jnp.arange(size))
-        apart = jnp.mean(jnp.stack([on(jnp.array([k])) for k in range(size)]))
-        error = _relative(together, apart)
-        text = f"on {size} samples differs from the mean of its samples by {error:.1e}"
-        yield Finding(f"{name} is a mean", error <= TOLERANCE, error, text)
-
-
-def _curvature(problem: Problem, points: list[_Point], report: Report) -> Iterator[Finding]:
-    """The eigenvalues of ∇²yy g against λ; all of them for small d', else Rayleigh quotients."""
-    eigenvalues = []
-    for p in points:
-        _, second = oracle.lower_derivatives(problem, p.x, p.y, p.i)
-        if problem.dim_y <= 512:
-            hessian = jax.vmap(lambda h, second=second: second(h)[1])(jnp.eye(problem.dim_y))
-            eigenvalues.append(jnp.linalg.eigvalsh(hessian))
-        else:
-            eigenvalues.append(jnp.atleast_1d(p.dy @ second(p.dy)[1]))
-    seen = jnp.concatenate(eigenvalues)
-    report.convexity, report.smoothness = float(seen.min()), float(seen.max())
-    lam = float(problem.strong_convexity)
-    ok = report.convexity >= lam * (1 - 1e-6)
+        if not isinstance(data, NoData):
+            error = float(jax.jit(lambda problem, loss=loss, data=data: _mean_error(problem, loss, data))(problem))
+            text = f"on {BATCH} samples differs from the mean of its samples by {error:.1e}"
+            yield Finding(f"{name} is a mean", error <= TOLERANCE, error, text)
+    eigenvalues, lam = _at_all(_eigenvalues, problem, points), float(problem.strong_convexity)
+    report.convexity, report.smoothness = float(eigenvalues.min()), float(eigenvalues.max())
     text = f"smallest eigenvalue of ∇²yy g seen is {report.convexity:.4g}, strong_convexity is {lam:.4g}"
-    yield Finding("strong convexity", ok, report.convexity, text)
-
-
-def _scales(problem: Problem, points: list[_Point]) -> dict[str, float]:
-    """The largest norms on single samples; for ∇²xy g along random directions."""
-    largest: dict[str, float] = {}
-    for p in points:
-        one = lambda data, p=p: None if isinstance(data, NoData) else jnp.array([int(p.i) % int(data.length(p.i))])
-        f_x, f_y = oracle.upper_gradients(problem, p.x, p.y, p.i, one(problem.upper_data))
-        g_y, second = oracle.lower_derivatives(problem, p.x, p.y, p.i, one(problem.lower_data))
-        for name, value in [("∇x f", f_x), ("∇y f", f_y), ("∇y g", g_y), ("∇²xy g", second(p.dy)[0])]:
-            largest[name] = max(largest.get(name, 0.0), float(jnp.linalg.norm(value)))
-    return largest
-
-
-def _hypergradient(problem: Problem, points: list[_Point]) -> Finding:
-    """∇F by Proposition 1 against finite differences of F, on the tasks that were looked at."""
-    p = points[0]
-    F = lambda x: metrics.exact(problem, x).objective
-    error = _relative(metrics.exact(problem, p.x).gradient @ p.dx, _slope(F, p.x, p.dx))
-    ok = bool(error <= 10 * TOLERANCE)
-    return Finding("∇F", ok, error, f"by Proposition 1 differs from finite differences of F by {error:.1e}")
-
-
-def _finite(problem: Problem, points: list[_Point]) -> Finding:
-    values = [loss(problem, p.x, p.y, p.i) for p in points for loss in (oracle.upper_loss, oracle.lower_loss)]
-    bad = sum(not bool(jnp.isfinite(value)) for value in values)
-    return Finding("finite losses", bad == 0, float(bad), f"{bad} of {len(values)} values are NaN or infinite")
+    yield Finding("strong convexity", report.convexity >= lam * (1 - 1e-6), report.convexity, text)
+    error = float(_hypergradient_error(problem, jax.tree.map(lambda leaf: leaf[0], points)))
+    text = f"by Proposition 1 differs from finite differences of F by {error:.1e}"
+    yield Finding("∇F", error <= 10 * TOLERANCE, error, text)
 
 
 @arguments.known_keywords
@@ -207,10 +201,6 @@ def check(problem: Problem, *, points: int = 5, seed: int = 0) -> Report:
         problem = _in_float64(problem)
         places = _points(problem, points, seed)
         report = Report()
-        report.findings.append(_finite(problem, places))
-        report.findings += _derivatives(problem, places)
-        report.findings += _batch_means(problem)
-        report.findings += _curvature(problem, places, report)
-        report.findings.append(_hypergradient(problem, places))
-        report.scales = _scales(problem, places)
+        report.findings += _findings(problem, places, report)
+        report.scales = {name: float(norms.max()) for name, norms in _at_all(_scales, problem, places).items()}
     return report

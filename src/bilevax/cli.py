@@ -2,6 +2,7 @@
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 EXTRAS = {"click": "cli", "sklearn": "sklearn", "matplotlib": "plots"}
 
@@ -15,7 +16,9 @@ def _require_extras() -> None:
         except ImportError:
             missing.append(extra)
     if missing:
-        raise SystemExit(f"bilevax demo needs extras that are not installed: pip install 'bilevax[{','.join(missing)}]'")
+        raise SystemExit(
+            f"bilevax demo needs extras that are not installed: pip install 'bilevax[{','.join(missing)}]'"
+        )
 
 
 def main() -> None:
@@ -24,7 +27,7 @@ def main() -> None:
     _commands()()
 
 
-def _commands():  # type: ignore[no-untyped-def]
+def _commands() -> Any:
     import click
 
     from bilevax import __version__
@@ -35,7 +38,9 @@ def _commands():  # type: ignore[no-untyped-def]
         """Stochastic bilevel optimization with one or very many lower-level problems."""
 
     @bilevax.command()
-    @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-out"), show_default=True)
+    @click.option(
+        "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-out"), show_default=True
+    )
     @click.option("--steps", type=click.IntRange(min=1), default=1500, show_default=True)
     @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
     def demo(out: Path, steps: int, seed: int) -> None:
@@ -64,4 +69,10 @@ def _demo(out: Path, steps: int, seed: int) -> None:
         whole = name.startswith("samples")
         table.add_row(name, f"{value:,.0f}" if whole else f"{value:.1%}" if "accuracy" in name else f"{value:.3f}")
     console.print(table)
-    console.print(f"{outcome.result.status}: {outcome.result.message}. Written: {out / 'digits.png'}, {out / 'trace.json'}")
+    console.print(
+        f"{outcome.result.status}: {outcome.result.message}. Written: {out / 'digits.png'}, {out / 'trace.json'}"
+    )
+
+
+if __name__ == "__main__":
+    main()

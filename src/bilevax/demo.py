@@ -43,9 +43,7 @@ def load_digits(seed: int) -> Digits:
     train, trusted, test = np.split(rng.permutation(len(images)), [TRAIN, TRAIN + TRUSTED])
     wrong = rng.random(TRAIN) < CORRUPTED_SHARE
     given = np.where(wrong, (labels[train] + 1) % CLASSES, labels[train])
-    return Digits(
-        images[train], given, labels[train], images[trusted], labels[trusted], images[test], labels[test]
-    )
+    return Digits(images[train], given, labels[train], images[trusted], labels[trusted], images[test], labels[test])
 
 
 def _one_against_rest(labels: np.ndarray) -> np.ndarray:
@@ -126,7 +124,8 @@ def draw_picture(outcome: Outcome, path: Path) -> None:
 
     trace, digits = outcome.result.trace, outcome.digits
     figure = plt.figure(figsize=(12, 8.5), layout="constrained")
-    above, below = figure.subfigures(2, 1, height_ratios=[1, 1.25])
+    parts: Any = figure.subfigures(2, 1, height_ratios=[1, 1.25])
+    above, below = parts
     curve, weights = above.subplots(1, 2)
     curve.semilogy(trace["samples"], trace["objective"], marker="o", markersize=3)
     curve.set(title="Exact objective F(x) on the trusted images", xlabel="samples drawn", ylabel="F(x)")

@@ -61,12 +61,6 @@ class Sampling:
                 f"task_probabilities must have one entry for each of the {m} tasks; got {len(self.probabilities)}."
             )
 
-    def batch(self, data: Data) -> int:
-        """How many samples of one task a step draws from `data`."""
-        if isinstance(data, NoData):
-            return 0
-        return data.max_length if self.batch_size is None else self.batch_size
-
 
 def check_probabilities(probabilities: Any) -> None:
     """Refuse probabilities that are not one for each task, positive, and of sum one."""
@@ -108,6 +102,15 @@ def batch_indices(key: Key[Array, ""], data: Data, i: Int[Array, ""], size: int 
     if size is None or isinstance(data, NoData):
         return None
     return jax.random.randint(key, (size,), 0, data.length(i), jnp.int32)
+
+
+def count_samples(data: Data, tasks: Int[Array, " B"], size: int | None) -> Float[Array, ""]:
+    """How many samples batches of the given size for the given tasks hold in all."""
+    if isinstance(data, NoData):
+        return jnp.asarray(0.0)
+    if size is not None:
+        return jnp.asarray(float(size * len(tasks)))
+    return jnp.sum(jax.vmap(lambda i: jnp.asarray(data.length(i), float))(tasks))
 
 
 def draw_step(problem: Problem, sampling: Sampling, key: Key[Array, ""]) -> Draw:

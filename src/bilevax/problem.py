@@ -59,7 +59,7 @@ def _check_bounds(bounds: Bounds, num_tasks: int) -> None:
 
 
 def _floating(name: str, tree: PyTree) -> PyTree:
-    """The leaves as JAX arrays, once each is known to be of a real floating type."""
+    """The tree, once each leaf is known to be finite and of a real floating type."""
     if not jax.tree.leaves(tree):
         raise ValueError(f"{name} must hold at least one array; got {tree!r}.")
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -71,7 +71,7 @@ def _floating(name: str, tree: PyTree) -> PyTree:
                 f"Write for example jnp.asarray({name}, float)."
             )
     arguments.finite_leaves(name, tree)
-    return jax.tree.map(jnp.asarray, tree)
+    return tree
 
 
 def _data(name: str, data: Any) -> Data:
@@ -166,17 +166,17 @@ class Problem:
         self.tasks = None if tasks is None or isinstance(tasks, (int, np.integer)) else _arrays_of(tasks)
         self.bounds = Bounds() if bounds is None else bounds
         _check_bounds(self.bounds, self.num_tasks)
-        self.x0, self.unravel_x = ravel_pytree(_floating("x0", x0))
-        self.y0, self.unravel_y = self._read_y0(y0)
+        stacked = isinstance(y0, PerTask) if isinstance(y0, (PerTask, Shared)) else None
+        x0, y0 = _floating("x0", x0), _floating("y0", y0 if stacked is None else y0.arrays)
+        dtype = jnp.result_type(*jax.tree.leaves((x0, y0)))
+        x0, y0 = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (x0, y0))
+        self.x0, self.unravel_x = ravel_pytree(x0)
+        self.y0, self.unravel_y = self._read_y0(y0, stacked)
         for name in ("upper", "lower"):
             self._check_loss(name)
 
-    def _read_y0(self, y0: PyTree) -> tuple[Array, Callable[[Array], PyTree]]:
+    def _read_y0(self, y0: PyTree, stacked: bool | None) -> tuple[Array, Callable[[Array], PyTree]]:
         """Flatten y0, once it is known whether it belongs to one task or holds all m."""
-        stacked: bool | None = None
-        if isinstance(y0, (PerTask, Shared)):
-            stacked, y0 = isinstance(y0, PerTask), y0.arrays
-        y0 = _floating("y0", y0)
         fits = all(leaf.ndim and leaf.shape[0] == self.num_tasks for leaf in jax.tree.leaves(y0))
         if stacked is None:
             stacked = fits and self._is_stacked(y0)
@@ -227,7 +227,7 @@ class Problem:
     @property
     def dtype(self) -> Any:
         """The floating type that all estimates are kept in."""
-        return jnp.result_type(self.x0, self.y0)
+        return self.x0.dtype
 
     @property
     def dim_x(self) -> int:

@@ -264,7 +264,6 @@ def _run(
     trace.settings.update(
         {"algorithm": algorithm.name, "seed": seed, **{k: str(v) for k, v in algorithm.settings.items()}}
     )
-    loop = _compile_loop(algorithm, problem, run.state, step_key)
     variables = jax.jit(algorithm.variables)
 
     def record() -> dict[str, Any]:
@@ -276,6 +275,7 @@ def _run(
 
     row = trace.rows[-1] if resume is not None and trace.rows else record()
     _check_target(target, list(row))
+    loop = _compile_loop(algorithm, problem, run.state, step_key)
     while True:
         ended = _verdict(run, budget, target, row, interrupted)
         if ended is not None:

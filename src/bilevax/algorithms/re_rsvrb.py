@@ -37,8 +37,8 @@ def stagewise(first: Rates, first_stage: int, restart_from: str) -> Timetable:
     def begin(key: Key[Array, ""]) -> StageEnds:
         steps = jnp.asarray(lengths, jnp.int32)
         if restart_from == "random":
-            steps = jax.random.randint(key, steps.shape, 0, steps + 1)
-        return jnp.cumsum(steps)
+            steps = jax.random.randint(key, steps.shape, 0, steps + 1, jnp.int32)
+        return jnp.cumsum(steps, dtype=jnp.int32)
 
     def rates(ends: StageEnds, t: Step) -> Rates:
         k = jnp.sum(ends < t).astype(float)

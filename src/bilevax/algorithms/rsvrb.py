@@ -27,8 +27,17 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from bilevax import arguments, delay, draw, estimator, memory, oracle, projection
-from bilevax.algorithms.base import Algorithm, Cost, Info, Variables
-from bilevax.algorithms.state import Settings, State, Task, Timetable, hypergradient, start
+from bilevax.algorithms.base import Algorithm, Info, Variables
+from bilevax.algorithms.state import (
+    Settings,
+    Sizes,
+    State,
+    Task,
+    Timetable,
+    count_cost,
+    hypergradient,
+    start,
+)
 from bilevax.curvature import Curvature, dense
 from bilevax.draw import Sampling
 from bilevax.problem import Problem
@@ -159,17 +168,6 @@ def _unless_diverged(finite: Array, moved: State, unmoved: State) -> State:
     return kept._replace(clock=kept.clock._replace(eras=moved.clock.eras))
 
 
-def _step_cost(problem: Problem, sampling: Sampling) -> Cost:
-    upper, lower_ = sampling.batch(problem.upper_data), sampling.batch(problem.lower_data)
-    tasks, evaluations = sampling.tasks_per_step, max(lower_, 1)
-    counts = Cost(
-        samples=tasks * (upper + lower_),
-        gradients=tasks * 2 * (max(upper, 1) + evaluations),
-        products=tasks * 2 * evaluations * 2 * problem.dim_y,
-    )
-    return Cost(*(jnp.asarray(float(count)) for count in counts))
-
-
 def _step(settings: Settings, problem: Problem, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
     state = state._replace(clock=delay.settle(state.clock))
     rates = _rates(problem, settings, state, state.clock.now.step)
@@ -192,7 +190,9 @@ def _step(settings: Settings, problem: Problem, state: State, key: Key[Array, ""
     tasks = memory.write(state.tasks, drawn.tasks, updated, keep=~finite)
     moved = state._replace(x=x, x_before=state.x, direction=direction, clock=clock, optimizer=optimizer)
     after = _unless_diverged(finite, moved, state)._replace(tasks=tasks)
-    return after, Info(_step_cost(problem, settings.sampling), finite, jnp.linalg.norm(direction))
+    batch = settings.sampling.batch_size
+    cost = count_cost(problem, settings.curvature, drawn.tasks, Sizes(batch, batch), points=2)
+    return after, Info(cost, finite, jnp.linalg.norm(direction))
 
 
 def _variables(settings: Settings, problem: Problem, state: State) -> Variables:

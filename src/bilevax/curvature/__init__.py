@@ -1,6 +1,6 @@
 """What is kept of ∇²g for one task: how it starts, ages, learns from a sample, and is applied.
 
-A curvature is five functions on the pytree that it keeps for one task. `second` is the map
+A curvature is six functions on the pytree that it keeps for one task. `second` is the map
 h ↦ (∇²xy g·h, ∇²yy g·h) on a sample, so a curvature decides itself whether matrices are ever formed.
 """
 
@@ -19,6 +19,7 @@ class Curvature(NamedTuple):
     - `innovation(second_now, second_before, mixing, dim_y, dtype)`: what one batch tells; innovations add up.
     - `update(problem, kept, innovation, mixing, bounds)`: STORM, then the projections.
     - `correction(kept, v)`: V H⁻¹ v, what the hypergradient subtracts.
+    - `products(problem)`: products of second derivatives with a vector that it takes for a sample at a point.
     """
 
     name: str
@@ -27,7 +28,16 @@ class Curvature(NamedTuple):
     innovation: Callable[..., Any]
     update: Callable[..., Any]
     correction: Callable[..., Any]
+    products: Callable[..., int]
 
 
-dense = Curvature("dense", _dense.start, _dense.age, _dense.innovation, _dense.update, _dense.correction)
+dense = Curvature(
+    name="dense",
+    start=_dense.start,
+    age=_dense.age,
+    innovation=_dense.innovation,
+    update=_dense.update,
+    correction=_dense.correction,
+    products=_dense.products,
+)
 """H (d' × d') and V (d × d') as arrays, for any loss with small d': the paper's own form."""

@@ -87,3 +87,8 @@ def update(problem: Problem, kept: Dense, new: Matrices, mixing: Any, bounds: Bo
 def correction(kept: Dense, v: Float[Array, " dy"]) -> Float[Array, " d"]:
     """V H⁻¹ v."""
     return kept.cross @ (kept.vectors @ ((v @ kept.vectors) / kept.values))
+
+
+def products(problem: Problem) -> int:
+    """d' columns of each of the two matrices."""
+    return 2 * problem.dim_y

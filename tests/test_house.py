@@ -1,0 +1,62 @@
+"""The rooms import in one direction, and every public name explains itself."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import bilevax
+
+SOURCE = Path(bilevax.__file__).parent
+FLOORS = [
+    {"arguments"}, {"data"}, {"problem"}, {"draw"}, {"oracle"},
+    {"projection", "estimator", "schedule"}, {"curvature", "delay", "lower"}, {"memory"}, {"algorithms"},
+    {"metrics", "trace"}, {"check", "run"}, {"demo"}, {"cli"},
+]  # fmt: skip
+FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def room_of(path):
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_rooms(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "bilevax":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bilevax."):
+            yield node.module.split(".")[1]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nothing_imports_against_the_direction(path):
+    here, tree = room_of(path), ast.parse(path.read_text())
+    rooms = {room for room in imported_rooms(tree) if room in FLOOR}
+    if here == "problems":
+        assert rooms <= {"arguments", "data", "problem", "curvature"}
+    else:
+        assert all(FLOOR[room] <= FLOOR[here] for room in rooms), rooms
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_every_public_definition_has_a_docstring(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree)
+    public = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith("_")]
+    assert [node.name for node in public if not ast.get_docstring(node)] == []
+
+
+def test_the_public_names_exist():
+    for name in bilevax.__all__:
+        assert getattr(bilevax, name) is not None
+
+
+def test_the_same_setting_has_the_same_name_and_default_in_every_algorithm():
+    import inspect
+
+    signatures = [inspect.signature(getattr(bilevax, name)).parameters for name in ("rsvrb", "re_rsvrb", "svrb")]
+    shared = set.intersection(*(set(parameters) for parameters in signatures))
+    assert {"upper_step", "lower_step", "relaxation", "mixing", "batch_size", "curvature"} <= shared
+    for name in shared - {"upper_step", "relaxation", "mixing"}:
+        assert len({str(parameters[name].default) for parameters in signatures}) == 1

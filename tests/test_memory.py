@@ -1,0 +1,62 @@
+"""Per-task state is read, written in place, and refused before it is too large."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bilevax as bx
+from bilevax import memory
+
+
+def compiled_loop(num_tasks, **settings):
+    """A compiled loop of RSVRB steps on a small problem with many tasks."""
+    truth = bx.problems.quadratic(num_tasks=num_tasks, dim_x=3, dim_y=2, num_samples=8)
+    algorithm = bx.rsvrb(tasks_per_step=4, batch_size=2, initialization="cheap", **settings)
+    state = jax.eval_shape(algorithm.init, truth.problem, jax.random.key(0))
+
+    def loop(problem, state, key):
+        body = lambda t, state: algorithm.step(problem, state, jax.random.fold_in(key, t))[0]
+        return jax.lax.fori_loop(0, 10, body, state)
+
+    return jax.jit(loop, donate_argnums=1).lower(truth.problem, state, jax.random.key(0)).compile()
+
+
+def test_rows_are_written_where_they_belong_and_nowhere_else():
+    table = {"a": jnp.zeros((6, 2)), "b": jnp.arange(6)}
+    rows = {"a": jnp.ones((2, 2)), "b": jnp.array([70, 80])}
+    written = memory.write(table, jnp.array([4, 1]), rows, keep=jnp.asarray(False))
+    np.testing.assert_array_equal(written["b"], [0, 80, 2, 3, 70, 5])
+    np.testing.assert_array_equal(written["a"][:, 0], [0, 1, 0, 0, 1, 0])
+    np.testing.assert_array_equal(memory.read(written, jnp.array([4, 1]))["b"], [70, 80])
+    kept = memory.write(table, jnp.array([4, 1]), rows, keep=jnp.asarray(True))
+    np.testing.assert_array_equal(kept["b"], table["b"])
+
+
+@pytest.mark.parametrize("settings", [{}, {"relaxation": bx.power(2, 8, 1 / 3)}], ids=["constant", "schedule"])
+def test_a_loop_of_steps_copies_nothing_that_grows_with_the_number_of_tasks(settings):
+    """All that a compiled loop needs beside its arguments is the same for 100 and for 20,000 tasks."""
+    few, many = (compiled_loop(m, **settings).memory_analysis().temp_size_in_bytes for m in (100, 20_000))
+    assert many <= few + 4096
+
+
+def test_a_state_that_does_not_fit_is_refused_before_it_is_allocated(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10_000_000)
+    truth = bx.problems.quadratic(num_tasks=5000, dim_x=20, dim_y=10, num_samples=8)
+    with pytest.raises(MemoryError) as caught:
+        bx.solve(truth.problem, bx.rsvrb(), steps=1)
+    said = str(caught.value)
+    assert "state of 5000 tasks needs 15.4 MB and 10 MB are available" in said
+    assert "curvature.cross 8 MB" in said
+    assert "float32" in said
+
+
+def test_the_bytes_that_are_computed_are_the_bytes_that_are_kept():
+    truth = bx.problems.quadratic(num_tasks=7)
+    state = jax.jit(bx.rsvrb(initialization="cheap").init)(truth.problem, jax.random.key(0))
+    row = jax.eval_shape(lambda tasks: jax.tree.map(lambda leaf: leaf[0], tasks), state.tasks)
+    assert memory.require(row, 7) == sum(leaf.nbytes for leaf in jax.tree.leaves(state.tasks))
+
+
+def test_this_machine_tells_how_much_memory_it_has():
+    assert memory.available_bytes() > 1e6

@@ -1,0 +1,75 @@
+"""What the README, the examples, the demo and the benchmarks show runs as printed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.image
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*arguments, cwd=ROOT):
+    """A command in a fresh interpreter, without the settings of the tests."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def python_blocks(path):
+    return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_the_code_of_a_page_runs_as_printed(page, tmp_path):
+    blocks = python_blocks(ROOT / page)
+    assert blocks
+    (tmp_path / "page.py").write_text("\n".join(blocks))
+    shown = run(tmp_path / "page.py", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_runs_in_its_short_mode(example, tmp_path):
+    shown = run(example, "--short", "--out", tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    for picture in tmp_path.glob("*.png"):
+        assert matplotlib.image.imread(picture).std() > 0.01
+
+
+def test_the_demo_cleans_and_draws(tmp_path):
+    shown = run("-m", "bilevax.cli", "demo", "--steps", "150", "--out", tmp_path / "out")
+    assert shown.returncode == 0, shown.stderr
+    percent = {name: float(value) for name, value in re.findall(r"test accuracy, (.*?) +│ +([\d.]+)%", shown.stdout)}
+    assert percent["cleaned by bilevax"] > percent["labels as given"] + 15
+    assert percent["true labels"] >= percent["cleaned by bilevax"]
+    assert float(re.search(r"AUROC .*?│ +([\d.]+)", shown.stdout)[1]) > 0.85
+    assert matplotlib.image.imread(tmp_path / "out" / "digits.png").std() > 0.05
+    assert json.loads((tmp_path / "out" / "trace.json").read_text())["rows"][-1]["step"] == 150
+
+
+def test_the_demo_refuses_a_wrong_option(tmp_path):
+    shown = run("-m", "bilevax.cli", "demo", "--steps", "0", "--out", tmp_path / "out")
+    assert shown.returncode == 2
+    assert "0 is not in the range" in shown.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_flat_benchmark_prints_its_ratio(tmp_path):
+    shown = run("-m", "benchmarks.flat", "--short", "--json", tmp_path / "flat.json")
+    assert shown.returncode == 0, shown.stderr
+    last = shown.stdout.strip().splitlines()[-1]
+    ratio = float(re.fullmatch(r"flat_ratio=([\d.]+)", last)[1])
+    figures = json.loads((tmp_path / "flat.json").read_text())
+    assert max(figure["ratio"] for figure in figures.values()) == pytest.approx(ratio, abs=1e-3)
+    assert ratio < 2.5
