@@ -1,12 +1,8 @@
 """solve(): the only loop. Compiled chunks of steps; between them the clock stands still."""
 
-import contextlib
 import math
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from bilevax import arguments
+from bilevax import arguments, terminal
 from bilevax.algorithms.base import Algorithm, Cost, Variables
 from bilevax.metrics import exact_metrics
 from bilevax.problem import Problem
@@ -69,6 +65,11 @@ class _Budget:
         if self.seconds is not None:
             arguments.positive("seconds", self.seconds)
 
+    def share(self, run: "_Run") -> float:
+        """How much of the budget is used."""
+        used = [(run.steps, self.steps), (run.cost.samples, self.samples), (run.seconds, self.seconds)]
+        return max(float(spent) / limit for spent, limit in used if limit)
+
     def steps_left(self, run: "_Run") -> int:
         """Steps that surely fit into what is left of the steps and samples."""
         left = math.inf if self.steps is None else self.steps - run.steps
@@ -78,6 +79,7 @@ class _Budget:
         return int(min(max(left, 0), CHUNK))
 
     def used_up(self, run: "_Run") -> str | None:
+        """Why the run is over, if it is."""
         if self.seconds is not None and run.seconds >= self.seconds:
             return f"{self.seconds:g} seconds are used up"
         if self.steps is not None and run.steps >= self.steps:
@@ -88,26 +90,99 @@ class _Budget:
 
 
 @dataclass
-class _Run:
-    """The moving parts of a run."""
+class _Plan:
+    """What the user asked for."""
 
+    budget: _Budget
+    target: Mapping[str, float]
+    record_every: int
+    metrics: Metrics | None
+
+    def check_target(self, row: Mapping[str, float]) -> None:
+        for name, value in self.target.items():
+            if name not in row:
+                raise ValueError(f"target names {name!r}, which is not recorded; the metrics are {', '.join(row)}.")
+            arguments.number(f"target[{name!r}]", value, "a number", lambda v: not math.isnan(v))
+
+    def verdict(self, run: "_Run", interrupted: bool) -> tuple[str, str] | None:
+        """Status and reason, if the run is over."""
+        row = run.trace.rows[-1]
+        for name, value in self.target.items():
+            if row[name] <= value:
+                return "target", f"{name} reached {row[name]:.6g}"
+        if interrupted:
+            return "interrupted", f"stopped by Ctrl-C after {run.steps} steps"
+        used_up = self.budget.used_up(run)
+        return None if used_up is None else ("done", used_up)
+
+
+@dataclass
+class _Run:
+    """A run so far, and what it has compiled."""
+
+    problem: Problem
+    key: Array
+    variables: Callable[[Problem, Any], Variables]
     state: Any
     steps: int
     cost: Cost
     seconds: float
-    samples_per_step: float
+    trace: Trace
+    samples_per_step: float = 0
     pace: float = math.nan  # seconds per step, of the last chunk
 
-    def chunk_size(self, budget: _Budget, until_record: int) -> int:
-        size = min(budget.steps_left(self), until_record)
+    def record(self, metrics: Metrics | None) -> None:
+        values = {} if metrics is None else metrics(self.problem, self.variables(self.problem, self.state))
+        self.trace.add({"step": self.steps, **self.cost._asdict(), "seconds": self.seconds, **values})
+
+    def chunk_size(self, plan: _Plan) -> int:
+        until_record = plan.record_every - self.steps % plan.record_every
         limit = CHUNK_SECONDS
-        if budget.seconds is not None:
-            limit = min(limit, budget.seconds - self.seconds)
-        by_time = 8 if math.isnan(self.pace) else max(1, int(limit / max(self.pace, 1e-9)))
-        return max(1, min(size, by_time))
+        if plan.budget.seconds is not None:
+            limit = min(limit, plan.budget.seconds - self.seconds)
+        by_time = 8 if math.isnan(self.pace) else int(limit / max(self.pace, 1e-9))
+        return max(1, min(plan.budget.steps_left(self), until_record, by_time))
+
+    def advance(self, loop: Callable, n: int) -> bool:
+        """Up to n steps, timed and counted; whether all were taken, which they are unless the run diverges."""
+        begun = time.perf_counter()
+        state, costs, taken = jax.block_until_ready(
+            loop(self.problem, self.state, self.key, jnp.int32(self.steps + 1), jnp.int32(n))
+        )
+        spent = time.perf_counter() - begun
+        done = np.asarray(costs, float)[: int(taken)]
+        self.state = state
+        self.steps += len(done)
+        self.seconds += spent
+        self.pace = spent / n
+        if len(done):
+            self.cost = Cost(*(a + b for a, b in zip(self.cost, _as_cost(done.sum(0)), strict=True)))
+            self.samples_per_step = float(done[-1][0])
+        return len(done) == n
 
 
-def _compile_loop(algorithm: Algorithm, problem: Problem, state: Any, key: Array) -> Callable:
+def _as_cost(counts: Any) -> Cost:
+    return Cost(*(round(float(count)) for count in counts))
+
+
+def _begin(problem: Problem, algorithm: Algorithm, seed: int, resume: Result | None) -> _Run:
+    """A fresh run, or the resumed one on copies: a compiled loop takes its state's memory over."""
+    init_key, step_key = jax.random.split(jax.random.key(seed))
+    variables = jax.jit(algorithm.variables)
+    if resume is not None:
+        state = jax.tree.map(jnp.copy, resume.state)
+        trace = Trace([dict(row) for row in resume.trace.rows], dict(resume.trace.settings))
+        return _Run(problem, step_key, variables, state, resume.steps, resume.cost, resume.seconds, trace)
+    init = jax.jit(algorithm.init).lower(problem, init_key).compile()
+    begun = time.perf_counter()
+    state = jax.block_until_ready(init(problem, init_key))
+    seconds = time.perf_counter() - begun
+    settings = {name: str(value) for name, value in algorithm.settings.items()}
+    trace = Trace(settings={"algorithm": algorithm.name, "seed": seed, **settings})
+    return _Run(problem, step_key, variables, state, 0, _as_cost(state.initial_cost), seconds, trace)
+
+
+def _compile_loop(algorithm: Algorithm, run: _Run) -> Callable:
     """n steps from step t on: the state, the cost of each, and how many were taken before divergence."""
 
     def loop(problem: Problem, state: Any, key: Array, t: Array, n: Array) -> tuple[Any, Array, Array]:
@@ -126,69 +201,28 @@ def _compile_loop(algorithm: Algorithm, problem: Problem, state: Any, key: Array
         state, costs, taken, _ = jax.lax.while_loop(unfinished, body, first)
         return state, costs, taken
 
-    step = jnp.int32(1)
-    return jax.jit(loop, donate_argnums=1).lower(problem, state, key, step, step).compile()
+    one = jnp.int32(1)
+    return jax.jit(loop, donate_argnums=1).lower(run.problem, run.state, run.key, one, one).compile()
 
 
-@contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C sets a flag, so that no state is lost in the middle of a chunk; a second one raises."""
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    caught: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        if caught:
-            raise KeyboardInterrupt
-        caught.append(number)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: bool(caught)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
-def _progress(asked: bool | None, budget: _Budget) -> Iterator[Callable[[_Run, Mapping[str, Any]], None]]:
-    """A bar on a terminal, nothing elsewhere unless asked for."""
-    if not (sys.stderr.isatty() if asked is None else asked):
-        yield lambda run, row: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[row]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True, force_terminal=asked), transient=True) as bar:
-        task = bar.add_task("compiling", total=1.0, row="")
-
-        def update(run: _Run, row: Mapping[str, Any]) -> None:
-            parts = [
-                run.steps / budget.steps if budget.steps else 0,
-                float(run.cost.samples) / budget.samples if budget.samples else 0,
-                run.seconds / budget.seconds if budget.seconds else 0,
-            ]
-            shown = "  ".join(f"{name} {row[name]:.4g}" for name in ("objective", "grad_norm") if name in row)
-            bar.update(task, description=f"step {run.steps}", completed=max(parts), row=shown)
-
-        yield update
-
-
-def _check_target(target: Mapping[str, float], names: list[str]) -> None:
-    for name, value in target.items():
-        if name not in names:
-            raise ValueError(f"target names {name!r}, which is not recorded; the metrics are {', '.join(names)}.")
-        arguments.number(f"target[{name!r}]", value, "a number", lambda v: not math.isnan(v))
-
-
-def _as_cost(counts: Any) -> Cost:
-    return Cost(*(round(float(count)) for count in counts))
+def _carry_out(
+    run: _Run, algorithm: Algorithm, plan: _Plan, interrupted: Callable[[], bool], report: terminal.Report
+) -> tuple[str, str]:
+    """Run until the plan says that it is over; status and reason."""
+    if not run.trace.rows:
+        run.record(plan.metrics)
+    plan.check_target(run.trace.rows[-1])
+    loop = _compile_loop(algorithm, run)
+    ended = plan.verdict(run, interrupted())
+    while ended is None:
+        n = run.chunk_size(plan)
+        if not run.advance(loop, n):
+            return "diverged", f"step {run.steps + 1} left the finite numbers, the state before it is returned"
+        if run.steps % plan.record_every == 0:
+            run.record(plan.metrics)
+        report(run.steps, plan.budget.share(run), run.trace.rows[-1])
+        ended = plan.verdict(run, interrupted())
+    return ended
 
 
 def _record_every(given: int | None, budget: _Budget) -> int:
@@ -237,121 +271,28 @@ def solve(
     arguments.count("seed", seed, least=0)
     budget = _Budget(steps, samples, seconds)
     budget.check()
-    every = _record_every(record_every, budget)
+    plan = _Plan(budget, target or {}, _record_every(record_every, budget), metrics)
     seed = seed if resume is None else resume.seed
     if iterate == "random":
         if steps is None:
             raise ValueError("iterate='random' draws t̃ from 0..steps: give steps=.")
         budget.steps = int(np.random.default_rng(seed).integers(0, steps + 1))
-    with _interruptible() as interrupted, _progress(progress, budget) as report:
-        return _run(problem, algorithm, budget, seed, target or {}, every, metrics, resume, interrupted, report)
-
-
-def _run(
-    problem: Problem,
-    algorithm: Algorithm,
-    budget: _Budget,
-    seed: int,
-    target: Mapping[str, float],
-    every: int,
-    metrics: Metrics | None,
-    resume: Result | None,
-    interrupted: Callable[[], bool],
-    report: Callable[[_Run, Mapping[str, Any]], None],
-) -> Result:
-    init_key, step_key = jax.random.split(jax.random.key(seed))
-    run, trace = _begin(problem, algorithm, init_key, resume)
-    trace.settings.update(
-        {"algorithm": algorithm.name, "seed": seed, **{k: str(v) for k, v in algorithm.settings.items()}}
-    )
-    variables = jax.jit(algorithm.variables)
-
-    def record() -> dict[str, Any]:
-        values = {} if metrics is None else metrics(problem, variables(problem, run.state))
-        row = {"step": run.steps, **run.cost._asdict(), "seconds": run.seconds, **values}
-        trace.add(row)
-        report(run, trace.rows[-1])
-        return trace.rows[-1]
-
-    row = trace.rows[-1] if resume is not None and trace.rows else record()
-    _check_target(target, list(row))
-    loop = _compile_loop(algorithm, problem, run.state, step_key)
-    while True:
-        ended = _verdict(run, budget, target, row, interrupted)
-        if ended is not None:
-            break
-        n = run.chunk_size(budget, every - run.steps % every)
-        taken = _advance(loop, problem, run, step_key, n)
-        report(run, row)
-        if taken < n:
-            ended = (
-                "diverged",
-                f"step {run.steps + 1} left the finite numbers, the state before it is returned",
-            )
-            break
-        if run.steps % every == 0:
-            row = record()
-    if trace.rows[-1]["step"] != run.steps:
-        record()
-    reached = variables(problem, run.state)
+    with terminal.interruptible() as interrupted, terminal.progress(progress) as report:
+        run = _begin(problem, algorithm, seed, resume)
+        status, message = _carry_out(run, algorithm, plan, interrupted, report)
+        if run.trace.rows[-1]["step"] != run.steps:
+            run.record(metrics)
+    reached = run.variables(problem, run.state)
     y = jax.vmap(problem.unravel_y)(reached.y) if problem.num_tasks > 1 else problem.unravel_y(reached.y[0])
-    status, message = ended
     return Result(
-        problem.unravel_x(reached.x),
-        y,
-        status,
-        message,
-        run.steps,
-        run.cost,
-        run.seconds,
-        trace,
-        run.state,
-        seed,
+        x=problem.unravel_x(reached.x),
+        y=y,
+        status=status,
+        message=message,
+        steps=run.steps,
+        cost=run.cost,
+        seconds=run.seconds,
+        trace=run.trace,
+        state=run.state,
+        seed=seed,
     )
-
-
-def _begin(problem: Problem, algorithm: Algorithm, key: Array, resume: Result | None) -> tuple[_Run, Trace]:
-    """A fresh run, or the resumed one on copies: a compiled loop takes its state's memory over."""
-    if resume is not None:
-        state = jax.tree.map(jnp.copy, resume.state)
-        trace = Trace([dict(row) for row in resume.trace.rows], dict(resume.trace.settings))
-        return _Run(state, resume.steps, resume.cost, resume.seconds, 0), trace
-    compiled = jax.jit(algorithm.init).lower(problem, key).compile()
-    begun = time.perf_counter()
-    state = jax.block_until_ready(compiled(problem, key))
-    seconds = time.perf_counter() - begun
-    return _Run(state, 0, _as_cost(state.initial_cost), seconds, 0), Trace()
-
-
-def _verdict(
-    run: _Run,
-    budget: _Budget,
-    target: Mapping[str, float],
-    row: Mapping[str, float],
-    interrupted: Callable[[], bool],
-) -> tuple[str, str] | None:
-    """Status and reason, if the run is over."""
-    for name, value in target.items():
-        if row[name] <= value:
-            return "target", f"{name} reached {row[name]:.6g}"
-    if interrupted():
-        return "interrupted", f"stopped by Ctrl-C after {run.steps} steps"
-    used_up = budget.used_up(run)
-    return None if used_up is None else ("done", used_up)
-
-
-def _advance(loop: Callable, problem: Problem, run: _Run, key: Array, n: int) -> int:
-    """Up to n steps, timed and counted; fewer where the run diverges."""
-    begun = time.perf_counter()
-    state, costs, taken = jax.block_until_ready(loop(problem, run.state, key, jnp.int32(run.steps + 1), jnp.int32(n)))
-    spent = time.perf_counter() - begun
-    taken = int(taken)
-    done = np.asarray(costs, float)[:taken]
-    run.state = state
-    run.steps += taken
-    run.seconds += spent
-    run.pace = spent / n
-    if taken:
-        run.cost = Cost(*(a + b for a, b in zip(run.cost, _as_cost(done.sum(0)), strict=True)))
-        run.samples_per_step = float(done[-1][0])
-    return taken
