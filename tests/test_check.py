@@ -16,7 +16,8 @@ def altered(**changed):
         "upper": upper,
         "lower": lower,
         "x0": problem.x0,
-        "y0": bx.per_task(problem.y0),
+        "y0": problem.y0,
+        "y0_per_task": True,
         "tasks": problem.tasks,
         "upper_data": problem.upper_data,
         "lower_data": problem.lower_data,
@@ -64,6 +65,48 @@ def test_what_is_wrong_is_named(name):
 def test_a_loss_that_is_not_finite_is_named():
     report = bx.check(altered(upper=lambda x, y, t, b: upper(x, y, t, b) + jnp.log(-jnp.sum(y**2) - 1)))
     assert not report["finite losses"].ok
+
+
+def test_a_sum_is_found_out_where_it_vanishes_at_the_start():
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(30, 3)))
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum(batch @ y) + jnp.sum(x**2),
+        lower=lambda x, y, i, batch: jnp.sum((y - x) ** 2),
+        x0=jnp.zeros(3),
+        y0=jnp.zeros(3),
+        upper_data=bx.shared(rows),
+        strong_convexity=1.0,
+    )
+    assert not bx.check(problem)["upper is a mean"].ok
+
+
+def test_a_lower_problem_without_curvature_is_reported_not_raised():
+    report = bx.check(altered(lower=lambda x, y, t, b: jnp.sum(y) * jnp.sum(x) + 0 * jnp.mean(b["a"] @ y)))
+    assert not report["strong convexity"].ok
+    assert "strong convexity" in repr(report)
+
+
+def test_many_variables_are_checked_by_products_alone():
+    scales = jnp.concatenate([jnp.array([0.01, 40.0]), jnp.linspace(1, 2, 600)])
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum(y**2) + x[0],
+        lower=lambda x, y, i, batch: 0.5 * jnp.sum(scales * (y - x[0]) ** 2),
+        x0=jnp.zeros(1),
+        y0=jnp.zeros(602),
+        strong_convexity=0.5,
+    )
+    report = bx.check(problem, points=1)
+    assert not report["strong convexity"].ok
+    np.testing.assert_allclose([report.convexity, report.smoothness], [0.01, 40], rtol=0.05)
+
+
+def test_a_loss_that_returns_float32_can_be_checked():
+    assert bx.check(altered(upper=lambda x, y, t, b: upper(x, y, t, b) + 0 * jnp.float64(1)), points=1).ok
+
+
+def test_an_unknown_finding_is_named():
+    with pytest.raises(KeyError, match="no finding 'nope'; there are finite losses"):
+        bx.check(Model(1).problem(), points=1)["nope"]
 
 
 def test_float32_problems_are_checked_in_float64():

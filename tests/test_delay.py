@@ -87,3 +87,11 @@ def test_float32_readings_stay_exact_after_a_million_steps(steps):
     decay = 0.9**25
     np.testing.assert_allclose(passed.decay.g_y, decay, rtol=2e-5)
     np.testing.assert_allclose(passed.length, 0.15 * 0.9 * (1 - decay) / 0.1, rtol=2e-4)
+
+
+def test_float32_lengths_are_right_for_tiny_mixing():
+    rates = rates_of(1e-5, 0.5, dtype=np.float32)
+    first, run = clocks(rates, 300_000, np.float32)
+    length = delay.elapsed(run(first), first.now).length
+    beta = float(np.float32(1e-5))
+    np.testing.assert_allclose(length, 0.15 * (1 - beta) * -np.expm1(300_000 * np.log1p(-beta)) / beta, rtol=2e-5)

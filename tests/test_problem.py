@@ -2,6 +2,7 @@
 
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from logistic import Model
 
@@ -35,6 +36,11 @@ WRONG = {
     "tuple loss": ({"lower": lambda x, y, t, b: (1.0, 2.0)}, ValueError, "lower must return one real number.*tuple"),
     "no function": ({"upper": 3}, TypeError, "upper must be a function.*got 3"),
     "integer x0": ({"x0": np.array([1, 2, 3])}, TypeError, "x0 must be of a floating type.*int"),
+    "half x0": ({"x0": np.ones(3, np.float16)}, TypeError, "x0 must be of a floating type, float32 or .*float16"),
+    "text x0": ({"x0": "abc"}, TypeError, "x0 must be of a floating type"),
+    "number of tasks": ({"tasks": 5.0}, TypeError, "tasks must be a whole number, or a pytree.*got 5.0"),
+    "bounds as text": ({"bounds": bx.Bounds(y="a")}, TypeError, "bounds.y must be a number > 0.*'a'"),
+    "bounds as bool": ({"bounds": bx.Bounds(y=True)}, ValueError, "bounds.y must be a number > 0.*True"),
     "integer y0": ({"y0": np.zeros(3, int)}, TypeError, "y0 must be of a floating type.*int"),
     "NaN in x0": ({"x0": np.array([1, np.nan, 2.0])}, ValueError, "x0 must be finite; 1 of its 3"),
     "empty x0": ({"x0": {}}, ValueError, "x0 must hold at least one array"),
@@ -48,7 +54,7 @@ WRONG = {
         "agree on the number of tasks; lower_data has 4, tasks has 5",
     ),
     "no tasks": ({"tasks": 0}, ValueError, "tasks must be a whole number of at least 1; got 0"),
-    "y0 of other tasks": ({"y0": bx.per_task(np.zeros((4, 3)))}, ValueError, "y0 must have a leading axis of 5.*got 4"),
+    "y0 of other tasks": ({"y0": np.zeros((4, 3)), "y0_per_task": True}, ValueError, "leading axis of 5.*got 4"),
     "bounds": ({"bounds": bx.Bounds(f_y=-1.0)}, ValueError, r"bounds.f_y must be a number > 0.*got -1\.0"),
     "bounds of other tasks": ({"bounds": bx.Bounds(y=np.ones(3))}, ValueError, r"bounds.y must be .* 5 of them"),
     "bounds as dict": ({"bounds": {"f_y": 1}}, TypeError, "bounds must be a bilevax.Bounds"),
@@ -90,6 +96,8 @@ def test_an_error_inside_a_loss_says_how_it_was_called():
         (lambda: bx.ragged(np.zeros(4), np.array([0, 2, 5])), "from 0 to the number of rows, 4; got 0 to 5"),
         (lambda: bx.ragged(np.zeros(4), np.array([0, 2, 2, 4])), "gives task 1 0"),
         (lambda: bx.ragged(np.zeros(4), np.array([0.0, 4.0])), "integer array"),
+        (lambda: bx.ragged(np.zeros(4), np.array([0, 3, 2, 4], np.uint32)), "gives task 1 -1"),
+        (lambda: bx.shared([[1.0, 2.0], [3.0, 4.0]]), "A list is a pytree of its entries"),
     ],
 )
 def test_wrong_data_are_refused(build, match):
@@ -110,9 +118,10 @@ def test_y0_that_could_be_both_must_be_said():
         "lower": lambda x, y, t, b: jnp.sum(y**2),
         "upper": lambda x, y, t, b: jnp.sum(y**2),
     }
-    with pytest.raises(ValueError, match=r"bilevax.shared\(y0\).*bilevax.per_task\(y0\)"):
+    with pytest.raises(ValueError, match=r"y0_per_task=False .*y0_per_task=True"):
         bx.Problem(**{**square, "y0": np.zeros(3)})
-    assert bx.Problem(**{**square, "y0": bx.shared(np.zeros(3))}).dim_y == 3
+    assert bx.Problem(**{**square, "y0": np.zeros(3), "y0_per_task": False}).dim_y == 3
+    assert bx.Problem(**{**square, "y0": np.zeros(3), "y0_per_task": True}).dim_y == 1
 
 
 WRONG_SETTINGS = {
@@ -139,6 +148,38 @@ def test_wrong_settings_are_refused(case, factory):
     changed, match = WRONG_SETTINGS[case]
     with pytest.raises((ValueError, TypeError), match=match if case != "mixing schedule" else "mixing"):
         factory(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"upper_optimizer": optax.adam}, "upper_optimizer must be an optax transformation"),
+        ({"curvature": "dense"}, "curvature must be one of"),
+        ({"task_probabilities": "uniform"}, "task_probabilities must be a vector of numbers; got 'uniform'"),
+    ],
+)
+def test_settings_of_a_wrong_kind_are_refused(changed, match):
+    with pytest.raises(TypeError, match=match):
+        bx.rsvrb(**changed)
+
+
+@pytest.mark.parametrize("name", ["upper_step", "lower_step", "relaxation", "mixing"])
+def test_stages_take_no_other_schedules(name):
+    for value in (lambda t: 0.1, bx.Mixing(*[lambda t: 0.1] * 6)):
+        if name == "mixing" or not isinstance(value, bx.Mixing):
+            with pytest.raises(TypeError, match=f"{name} of re_rsvrb must be a number"):
+                bx.re_rsvrb(**{name: value})
+
+
+def test_bounds_and_strong_convexity_take_the_type_of_the_variables():
+    problem = bx.Problem(**{**GOOD, "x0": np.ones(3, np.float32), "y0": np.zeros(3, np.float32),
+                            "lower_data": bx.shared(ROWS.astype(np.float32)),
+                            "upper_data": bx.shared(ROWS.astype(np.float32)),
+                            "bounds": bx.Bounds(f_y=[1.0] * 5, y=2.0)})  # fmt: skip
+    held = (problem.strong_convexity, problem.bounds.f_y, problem.bounds.y)
+    assert {value.dtype for value in held} == {np.dtype(np.float32)}
+    result = bx.solve(problem, bx.rsvrb(initialization="cheap", lower_step=0.01), steps=3, metrics=None)
+    assert result.x.dtype == np.float32
 
 
 @pytest.mark.parametrize("factory", [bx.svrb, bx.rsvrb, bx.re_rsvrb])

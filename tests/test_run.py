@@ -14,6 +14,7 @@ import pytest
 from logistic import Model
 
 import bilevax as bx
+from bilevax.run import _loop_of
 
 SETTINGS = {"upper_step": 0.02, "lower_step": 0.1, "mixing": 0.1, "batch_size": 4, "initialization": "cheap"}
 PER_STEP = 2 * (4 + 4)
@@ -58,7 +59,7 @@ def test_whole_batches_of_ragged_data_are_counted_sample_by_sample():
         upper=lambda x, y, i, batch: jnp.sum((y - 1) ** 2),
         lower=lambda x, y, i, batch: jnp.mean(((y - x)[None, :] - batch) ** 2),
         x0=jnp.zeros(1),
-        y0=bx.shared(jnp.zeros(1)),
+        y0=jnp.zeros(1),
         lower_data=bx.ragged(jnp.zeros((6, 1)), np.array([0, 1, 6])),
         strong_convexity=2.0,
     )
@@ -68,10 +69,13 @@ def test_whole_batches_of_ragged_data_are_counted_sample_by_sample():
     assert result.cost.gradients == (2 + 6) + 3 * 2 * (2 + 6)
 
 
-def test_a_budget_of_samples_is_used_but_not_exceeded(problem):
-    result = bx.solve(problem, rsvrb(), samples=40 + 10 * PER_STEP + 3, metrics=None)
-    assert (result.status, result.steps) == ("done", 10)
-    assert "samples" in result.message
+@pytest.mark.parametrize(("extra", "steps"), [(0, 10), (1, 11), (PER_STEP, 11), (-10 * PER_STEP, 0)])
+def test_a_run_ends_with_the_step_that_uses_its_samples_up(problem, extra, steps):
+    budget = 40 + 10 * PER_STEP + extra
+    result = bx.solve(problem, rsvrb(), samples=budget, metrics=None)
+    assert (result.status, result.steps) == ("done", steps)
+    again = bx.solve(problem, rsvrb(), samples=budget, resume=result, metrics=None)
+    assert again.steps == steps
 
 
 def test_a_budget_of_seconds_counts_steps_alone(problem):
@@ -91,12 +95,13 @@ def test_a_target_ends_the_run(problem):
 
 
 def test_a_diverging_run_returns_the_last_finite_state(problem):
-    result = bx.solve(problem, rsvrb(upper_step=1e200), steps=1000, metrics=None)
+    result = bx.solve(problem, rsvrb(upper_step=1e5), steps=1000, metrics=None)
     assert result.status == "diverged"
     assert f"step {result.steps + 1} left the finite numbers" in result.message
     assert jnp.isfinite(result.x).all()
     assert jnp.isfinite(result.y).all()
-    again = bx.solve(problem, rsvrb(upper_step=1e200), steps=result.steps, metrics=None)
+    assert result.steps > 0
+    again = bx.solve(problem, rsvrb(upper_step=1e5), steps=result.steps, metrics=None)
     np.testing.assert_array_equal(again.x, result.x)
     np.testing.assert_array_equal(again.y, result.y)
 
@@ -132,11 +137,43 @@ def test_a_resumed_run_has_the_bits_of_one_uninterrupted_run(problem):
     np.testing.assert_array_equal(again.x, whole.x)
 
 
+def test_a_resumed_run_may_have_a_target_that_the_first_did_not_record(problem):
+    first = bx.solve(problem, rsvrb(), steps=2, metrics=None)
+    result = bx.solve(problem, rsvrb(), steps=4, resume=first, target={"objective": 1e9})
+    assert (result.status, result.steps) == ("target", 2)
+
+
+def test_only_a_run_of_the_same_kind_is_resumed(problem):
+    result = bx.solve(problem, rsvrb(), steps=2, metrics=None)
+    staged = bx.re_rsvrb(tasks_per_step=2, **SETTINGS)
+    for other_problem, algorithm in [(problem, staged), (Model(6).problem(), rsvrb())]:
+        with pytest.raises(ValueError, match="resume must come from a run of"):
+            bx.solve(other_problem, algorithm, steps=4, resume=result, metrics=None)
+
+
+def test_a_start_that_is_not_finite_is_said(problem):
+    broken = problem.replace(x0=problem.x0 * jnp.inf)
+    result = bx.solve(broken, rsvrb(), steps=4, metrics=None)
+    assert (result.status, result.steps) == ("diverged", 0)
+    assert "the losses do at x0, y0, or a step is far too large" in result.message
+
+
+def test_the_next_run_of_an_algorithm_is_not_compiled_again(problem):
+    algorithm = rsvrb()
+    bx.solve(problem, algorithm, steps=3, metrics=None)
+    compiled = _loop_of(algorithm.step)._cache_size()
+    bx.solve(problem, algorithm, steps=3, seed=1, metrics=None)
+    assert _loop_of(algorithm.step)._cache_size() == compiled == 1
+
+
 def test_a_random_iterate_is_an_iterate_of_the_run(problem):
     result = bx.solve(problem, rsvrb(), steps=40, iterate="random", seed=3, metrics=None)
     assert 0 <= result.steps <= 40
     same = bx.solve(problem, rsvrb(), steps=result.steps, seed=3, metrics=None)
     np.testing.assert_array_equal(same.x, result.x)
+    longer = bx.solve(problem, rsvrb(), steps=41, seed=3, metrics=None)
+    with pytest.raises(ValueError, match="past this seed's random iterate"):
+        bx.solve(problem, rsvrb(), steps=40, iterate="random", resume=longer, metrics=None)
     drawn = {int(np.random.default_rng(seed).integers(0, 41)) for seed in range(300)}
     assert {0, 40} <= drawn
 
@@ -168,9 +205,11 @@ def test_without_data_the_losses_are_handed_none():
         upper=lambda x, y, i, batch: jnp.sum((y - 1) ** 2) if batch is None else jnp.nan,
         lower=lambda x, y, i, batch: jnp.sum((y - x) ** 2),
         x0=jnp.zeros(2),
-        y0=bx.shared(jnp.zeros(2)),
+        y0=jnp.zeros(2),
         strong_convexity=2.0,
     )
+    with pytest.raises(ValueError, match="samples cannot be the only budget"):
+        bx.solve(problem, bx.svrb(), samples=100)
     result = bx.solve(problem, bx.svrb(upper_step=0.2, lower_step=0.2), steps=300)
     np.testing.assert_allclose(result.x, 1, atol=1e-3)
     assert result.cost.samples == 0
@@ -187,10 +226,17 @@ def test_without_data_the_losses_are_handed_none():
         (
             {"steps": 1, "target": {"loss": 1}},
             ValueError,
-            "target names 'loss', which is not recorded; the metrics are",
+            "target names 'loss', which is no recorded metric; the metrics are",
         ),
         ({"steps": 1, "iterate": "best"}, ValueError, "iterate must be one of 'last', 'random'; got 'best'"),
         ({"seconds": 1, "iterate": "random"}, ValueError, "give steps="),
+        ({"steps": 1, "target": {"step": 3}}, ValueError, "target names 'step', which is no recorded metric"),
+        ({"steps": 1, "target": 0.3}, TypeError, "target must be a mapping such as"),
+        ({"steps": 1, "metrics": "objective"}, TypeError, "metrics must be a function"),
+        ({"steps": 1, "metrics": lambda p, v: 1.0}, TypeError, "metrics must return numbers by name.*float"),
+        ({"steps": 1, "metrics": lambda p, v: {"step": 9}}, ValueError, "metrics must not name a metric 'step'"),
+        ({"steps": 1, "metrics": lambda p, v: {"x": v.x}}, ValueError, r"single numbers; 'x' has shape \(3,\)"),
+        ({"steps": 1, "resume": bx.Trace()}, TypeError, "resume must be a bilevax.Result; got Trace"),
         ({"step": 1}, TypeError, "solve.. has no argument 'step': did you mean 'steps'"),
     ],
 )

@@ -73,7 +73,12 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
 def finite_leaves(name: str, tree: Any) -> None:
     """Refuse NaN and infinity in any floating leaf."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if not is_concrete(leaf) or not np.issubdtype(np.asarray(leaf).dtype, np.inexact):
+        if not is_concrete(leaf):
+            continue
+        dtype = np.asarray(leaf).dtype
+        if not (np.issubdtype(dtype, np.number) or np.issubdtype(dtype, np.bool_)):
+            raise TypeError(f"{name}{jax.tree_util.keystr(path)} must hold numbers; got an array of {dtype}.")
+        if not np.issubdtype(dtype, np.inexact):
             continue
         bad = int(np.size(leaf) - np.isfinite(np.asarray(leaf)).sum())
         if bad:
@@ -92,6 +97,7 @@ def leading_axis(name: str, tree: Any, axis: int = 0) -> int:
             raise ValueError(
                 f"{name}{jax.tree_util.keystr(path)} must have at least {axis + 1} "
                 f"{'axes' if axis else 'axis'}; got shape {np.shape(leaf)}."
+                + (" A list is a pytree of its entries here; write np.asarray(...)." if isinstance(tree, list) else "")
             )
         lengths[name + jax.tree_util.keystr(path)] = np.shape(leaf)[axis]
     if len(set(lengths.values())) > 1:

@@ -169,7 +169,7 @@ def ragged(arrays: PyTree, offsets: Int[Array, " m+1"]) -> Ragged:
         raise ValueError(
             f"ragged(offsets) must run from 0 to the number of rows, {total}; got {bounds[0]} to {bounds[-1]}."
         )
-    lengths = np.diff(bounds)
+    lengths = np.diff(bounds.astype(np.int64))
     if lengths.min() < 1:
         empty = int(np.argmin(lengths))
         raise ValueError(f"every task needs at least one sample; ragged(offsets) gives task {empty} {lengths[empty]}.")

@@ -45,7 +45,7 @@ class Reading(NamedTuple):
     step: Step
     era: Int[Array, ""]
     logs: Sum  # (2, 5): Σ log(1 − β) since the start, for each estimate
-    era_log: Float[Array, ""]  # the part of it that is w's and this era's
+    era_log: Sum  # (2,): the part of it that is w's and this era's
     era_length: Sum  # (2,): Σ τ_s τ ρ_{s+1} since the era began
 
 
@@ -89,7 +89,7 @@ def _between(later: Sum, earlier: Sum) -> Array:
 def start(dtype: Any, eras: int = ERAS) -> Clock:
     """A clock before step 1."""
     zero = jnp.zeros((), dtype)
-    now = Reading(jnp.int32(1), jnp.int32(0), jnp.zeros((2, 5), dtype), zero, jnp.zeros(2, dtype))
+    now = Reading(jnp.int32(1), jnp.int32(0), jnp.zeros((2, 5), dtype), jnp.zeros(2, dtype), jnp.zeros(2, dtype))
     return Clock(now, jnp.zeros(3, dtype), jnp.zeros((eras, 3), dtype), zero)
 
 
@@ -104,7 +104,8 @@ def tick(clock: Clock, rates: Rates) -> Clock:
     now, dtype = clock.now, clock.eras.dtype
     beta = jnp.stack(rates.mixing[:5])
     log = jnp.where(beta < 1, jnp.log1p(-jnp.minimum(beta, 1 - jnp.finfo(dtype).eps)), LOG_OF_ZERO)
-    era_log = now.era_log + log[Decay._fields.index("g_y")]
+    era_sum = _add(now.era_log, log[Decay._fields.index("g_y")])
+    era_log = era_sum[0] + era_sum[1]
     length = _add(now.era_length, rates.drift * jnp.exp(era_log))
     ends = era_log < ERA_DEPTH
     return clock._replace(
@@ -112,7 +113,7 @@ def tick(clock: Clock, rates: Rates) -> Clock:
             step=now.step + 1,
             era=now.era + ends.astype(jnp.int32),
             logs=_add(now.logs, log),
-            era_log=jnp.where(ends, 0, era_log),
+            era_log=jnp.where(ends, 0, era_sum),
             era_length=jnp.where(ends, 0, length),
         ),
         ended=jnp.where(ends, jnp.stack([era_log, length[0], length[1]]), clock.ended),
@@ -131,7 +132,7 @@ def elapsed(clock: Clock, since: Reading) -> Elapsed:
     this_era = since.era == now.era
     first = eras[since.era % len(eras)]
     end = jnp.where(this_era, now.era_length, first[1:])
-    scale = jnp.exp(-since.era_log)
+    scale = jnp.exp(-(since.era_log[0] + since.era_log[1]))
     length = _between(end, since.era_length) * scale
     left = jnp.where(this_era, 0, jnp.exp(first[0]) * scale)
 
@@ -195,7 +196,8 @@ def _replay(
 ) -> tuple[Array, Array]:
     """y_t and y_{t−1} step by step, as coordinates (a, b) of a·y + b·w: the steps never leave that plane.
 
-    It ends early once w has vanished, so it takes at most some 50/β steps with a typical β.
+    It ends early once w has vanished, so it takes some 70/β steps at most: the one place where a step can
+    cost more with more tasks, and only for those that w presses against their ball.
     """
     yy, yw, ww = kept.y @ kept.y, kept.y @ kept.g_y, kept.g_y @ kept.g_y
     dtype = kept.y.dtype

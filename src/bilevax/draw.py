@@ -64,7 +64,10 @@ class Sampling:
 
 def check_probabilities(probabilities: Any) -> None:
     """Refuse probabilities that are not one for each task, positive, and of sum one."""
-    p = np.asarray(probabilities, float)
+    try:
+        p = np.asarray(probabilities, float)
+    except (TypeError, ValueError):
+        raise TypeError(f"task_probabilities must be a vector of numbers; got {probabilities!r}.") from None
     if p.ndim != 1 or p.size == 0:
         raise ValueError(f"task_probabilities must be a vector with one entry for each task; got shape {p.shape}.")
     if not (p > 0).all():
@@ -79,13 +82,14 @@ def check_probabilities(probabilities: Any) -> None:
 
 def distinct_tasks(key: Key[Array, ""], num_tasks: int, size: int) -> Int[Array, " size"]:
     """`size` distinct tasks, every subset equally likely, in O(size²) (Floyd 1987)."""
-    tops = np.arange(num_tasks - size, num_tasks, dtype=np.int32)
+    tops = jnp.arange(num_tasks - size, num_tasks, dtype=jnp.int32)
     picks = jax.random.randint(key, (size,), 0, tops + 1, jnp.int32)
-    chosen = jnp.full(size, -1, jnp.int32)
-    for k, top in enumerate(tops):
+
+    def choose(k: Array, chosen: Array) -> Array:
         taken = jnp.any(chosen == picks[k])
-        chosen = chosen.at[k].set(jnp.where(taken, top, picks[k]))
-    return chosen
+        return chosen.at[k].set(jnp.where(taken, tops[k], picks[k]))
+
+    return jax.lax.fori_loop(0, size, choose, jnp.full(size, -1, jnp.int32))
 
 
 def weighted_tasks(key: Key[Array, ""], probabilities: Float[Array, " m"], size: int) -> Int[Array, " size"]:

@@ -6,32 +6,39 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from bilevax import oracle
 from bilevax.draw import Indices
 from bilevax.oracle import X, Y
 from bilevax.problem import Problem
 
+STALLED = 40  # steps of L-BFGS without a smaller gradient after which it is left to Newton
+NEWTON_STEPS, HALVES = 30, 6
 DENSE_UP_TO = 512  # variables for which H is formed and factorised rather than multiplied with
 
 
 class Progress(NamedTuple):
-    """Where L-BFGS is: the point, its own state, the gradient's norm there and how many it has computed."""
+    """Where L-BFGS is: the point, its own state, the smallest gradient so far and the steps since."""
 
     y: Y
     optimizer: Any
     gradient_norm: Float[Array, ""]
+    smallest: Float[Array, ""]
+    stalled: Int[Array, ""]
     gradients: Int[Array, ""]
     steps: Int[Array, ""]
 
 
-def minimise(objective: Callable[[Y], Float[Array, ""]], start: Y, max_steps: int = 500) -> tuple[Y, Int[Array, ""]]:
-    """L-BFGS until the gradient is √ε small relative to the first one; the point and the gradients it took.
+def minimise(
+    objective: Callable[[Y], Float[Array, ""]], start: Y, tolerance: Callable[[Y], Array], max_steps: int = 500
+) -> tuple[Y, Int[Array, ""]]:
+    """L-BFGS until ‖∇‖ ≤ tolerance(y), or it no longer falls; the point and the gradients it took.
 
     optax keeps part of its state in JAX's default floating type, so the iteration is in that type too.
     """
-    optimizer = optax.lbfgs()
+    optimizer, loss = optax.lbfgs(), objective
+    objective = lambda y: loss(y).astype(y.dtype)
     value_and_grad = optax.value_and_grad_from_state(objective)
 
     def one_step(at: Progress) -> Progress:
@@ -39,14 +46,24 @@ def minimise(objective: Callable[[Y], Float[Array, ""]], start: Y, max_steps: in
         updates, state = optimizer.update(gradient, at.optimizer, at.y, value=value, grad=gradient, value_fn=objective)
         searched = optax.tree.get(state, "info").num_linesearch_steps.astype(jnp.int32)
         norm = jnp.linalg.norm(optax.tree.get(state, "grad"))
-        return Progress(optax.apply_updates(at.y, updates), state, norm, at.gradients + searched, at.steps + 1)
+        fell = norm < 0.9 * at.smallest
+        return Progress(
+            y=optax.apply_updates(at.y, updates),
+            optimizer=state,
+            gradient_norm=norm,
+            smallest=jnp.where(fell, norm, at.smallest),
+            stalled=jnp.where(fell, 0, at.stalled + 1),
+            gradients=at.gradients + searched,
+            steps=at.steps + 1,
+        )
+
+    def unfinished(at: Progress) -> Array:
+        return (at.steps < max_steps) & (at.stalled < STALLED) & (at.gradient_norm > tolerance(at.y))
 
     with jax.numpy_dtype_promotion("standard"):
         begin = start.astype(float)
-        norm = jnp.linalg.norm(jax.grad(objective)(begin))
-        tolerance = jnp.sqrt(jnp.finfo(start.dtype).eps).astype(float) * jnp.maximum(norm, 1)
-        unfinished = lambda at: (at.steps < max_steps) & (at.gradient_norm > tolerance)
-        first = Progress(begin, optimizer.init(begin), norm, jnp.int32(1), jnp.int32(0))
+        norm, zero = jnp.linalg.norm(jax.grad(objective)(begin)), jnp.int32(0)
+        first = Progress(begin, optimizer.init(begin), norm, norm, zero, jnp.int32(1), zero)
         end = jax.lax.while_loop(unfinished, one_step, first)
     return end.y.astype(start.dtype), end.gradients
 
@@ -60,19 +77,47 @@ def solve_hessian(product: Callable[[Y], Y], right: Y) -> Y:
     return jax.scipy.sparse.linalg.cg(product, right, tol=float(tolerance), maxiter=10 * right.shape[0])[0]
 
 
-def _newton(problem: Problem, x: X, y: Y, i: Any, indices: Indices) -> Y:
-    """One Newton step, kept only if the gradient got smaller."""
-    gradient, second = oracle.lower_derivatives(problem, x, y, i, indices)
-    moved = y - solve_hessian(lambda h: second(h)[1], gradient)
-    new = oracle.lower_gradient(problem, x, moved, i, indices)
-    return jnp.where(jnp.linalg.norm(new) < jnp.linalg.norm(gradient), moved, y)
+class Refined(NamedTuple):
+    """Where Newton's method is; `falling` while its last step made the gradient smaller."""
+
+    y: Y
+    gradient_norm: Float[Array, ""]
+    falling: Bool[Array, ""]
+    steps: Int[Array, ""]
 
 
-def solve(
-    problem: Problem, x: X, start: Y, i: Any, indices: Indices = None, newton_steps: int = 3
-) -> tuple[Y, Int[Array, ""]]:
-    """y_i*(x) on the given samples, and the number of gradients it took."""
-    y, n = minimise(lambda y: oracle.lower_loss(problem, x, y, i, indices), start)
-    for _ in range(newton_steps):
-        y = _newton(problem, x, y, i, indices)
-    return y, n + 2 * newton_steps
+def refine(problem: Problem, x: X, start: Y, i: Any, indices: Indices) -> tuple[Y, Int[Array, ""]]:
+    """Newton's method until ‖∇y g‖ no longer falls; of the step and its halves the best is taken.
+
+    Along the Newton direction ‖∇y g‖ falls at first wherever g is strongly convex, so it converges from any point.
+    """
+    halves = 0.5 ** jnp.arange(HALVES, dtype=start.dtype)
+    gradient_norm = lambda y: jnp.linalg.norm(oracle.lower_gradient(problem, x, y, i, indices))
+
+    def one_step(at: Refined) -> Refined:
+        gradient, second = oracle.lower_derivatives(problem, x, at.y, i, indices)
+        direction = solve_hessian(lambda h: second(h)[1], gradient)
+        trials = at.y[None, :] - halves[:, None] * direction[None, :]
+        norms = jax.vmap(gradient_norm)(trials)
+        norms = jnp.where(jnp.isfinite(norms), norms, jnp.inf)
+        best = jnp.argmin(norms)
+        fell = norms[best] < at.gradient_norm
+        return Refined(
+            jnp.where(fell, trials[best], at.y), jnp.minimum(norms[best], at.gradient_norm), fell, at.steps + 1
+        )
+
+    first = Refined(start, gradient_norm(start), jnp.asarray(True), jnp.int32(0))
+    end = jax.lax.while_loop(lambda at: at.falling & (at.steps < NEWTON_STEPS), one_step, first)
+    return end.y, (HALVES + 1) * end.steps + 1
+
+
+def solve(problem: Problem, x: X, start: Y, i: Any, indices: Indices = None) -> tuple[Y, Int[Array, ""]]:
+    """y_i*(x) on the given samples, and the number of gradients it took.
+
+    ‖y − y*‖ ≤ ‖∇y g‖/λ: L-BFGS comes within √ε of y*, relative to its size, and Newton's method does the rest.
+    """
+    precision = problem.strong_convexity * float(jnp.finfo(start.dtype).eps) ** 0.5
+    close_enough = lambda y: precision * (1 + jnp.linalg.norm(y))
+    y, gradients = minimise(lambda y: oracle.lower_loss(problem, x, y, i, indices), start, close_enough)
+    y, more = refine(problem, x, y, i, indices)
+    return y, gradients + more

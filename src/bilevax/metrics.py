@@ -43,14 +43,13 @@ def exact(problem: Problem, x: X, start: Float[Array, "m dy"] | None = None) -> 
 
 
 def _flat(problem: Problem, x: PyTree) -> X:
-    flat = jax.flatten_util.ravel_pytree(x)[0]
-    like = problem.unravel_x(problem.x0)
-    if str(jax.tree.structure(x)) != str(jax.tree.structure(like)) or flat.shape != problem.x0.shape:
-        raise ValueError(
-            f"x must be a pytree like the problem's x0, with {problem.dim_x} numbers in all; "
-            f"got {jax.tree.structure(x)} with {flat.shape[0]}."
-        )
-    return flat.astype(problem.dtype)
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a bilevax.Problem; got {type(problem).__name__}.")
+    shapes = lambda tree: jax.tree.map(jnp.shape, tree)
+    wanted, given = shapes(problem.unravel_x(problem.x0)), shapes(x)
+    if wanted != given:
+        raise ValueError(f"x must be a pytree like the x0 that the problem was made with, {wanted}; got {given}.")
+    return jax.flatten_util.ravel_pytree(x)[0].astype(problem.dtype)
 
 
 def exact_objective(problem: Problem, x: PyTree) -> Float[Array, ""]:

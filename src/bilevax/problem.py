@@ -45,17 +45,21 @@ class Bounds:
         return jax.tree.map(lambda bound: bound[i] if jnp.ndim(bound) else bound, self)
 
 
-def _check_bounds(bounds: Bounds, num_tasks: int) -> None:
+def _checked_bounds(bounds: Bounds, num_tasks: int) -> Bounds:
     if not isinstance(bounds, Bounds):
         raise TypeError(f"bounds must be a bilevax.Bounds; got {bounds!r}.")
     for name, bound in bounds.named.items():
         if bound is None or not arguments.is_concrete(bound):
             continue
-        values = np.asarray(bound, float)
-        if values.shape not in [(), (num_tasks,)] or not (values > 0).all():
+        try:
+            values = np.asarray(bound, float)
+        except (TypeError, ValueError):
+            raise TypeError(f"bounds.{name} must be a number > 0 or {num_tasks} of them; got {bound!r}.") from None
+        if isinstance(bound, bool) or values.shape not in [(), (num_tasks,)] or not (values > 0).all():
             raise ValueError(
                 f"bounds.{name} must be a number > 0, or {num_tasks} of them (one for each task); got {bound!r}."
             )
+    return Bounds(**{name: None if bound is None else jnp.asarray(bound) for name, bound in bounds.named.items()})
 
 
 def _floating(name: str, tree: PyTree) -> PyTree:
@@ -63,11 +67,11 @@ def _floating(name: str, tree: PyTree) -> PyTree:
     if not jax.tree.leaves(tree):
         raise ValueError(f"{name} must hold at least one array; got {tree!r}.")
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        dtype = jnp.result_type(leaf)
-        if not jnp.issubdtype(dtype, jnp.floating):
+        dtype = np.asarray(leaf).dtype if arguments.is_concrete(leaf) else leaf.dtype
+        if dtype not in (np.float32, np.float64):
             where = name + jax.tree_util.keystr(path)
             raise TypeError(
-                f"{where} must be of a floating type, it is a variable to optimise; got {dtype}. "
+                f"{where} must be of a floating type, float32 or float64, it is a variable to optimise; got {dtype}. "
                 f"Write for example jnp.asarray({name}, float)."
             )
     arguments.finite_leaves(name, tree)
@@ -91,6 +95,8 @@ def _count_tasks(tasks: Any, data: dict[str, Data]) -> int:
     if isinstance(tasks, (int, np.integer)):
         arguments.count("tasks", tasks)
         counts["tasks"] = int(tasks)
+    elif isinstance(tasks, (float, str, bool)):
+        raise TypeError(f"tasks must be a whole number, or a pytree of arrays with a leading axis m; got {tasks!r}.")
     elif tasks is not None:
         counts["tasks"] = arguments.leading_axis("tasks", tasks)
     if len(set(counts.values())) > 1:
@@ -112,8 +118,8 @@ class Problem:
 
     - `upper`: f(x, y_i, task_i, batch) -> scalar, the mean loss over the batch.
     - `lower`: g(x, y_i, task_i, batch) -> scalar, the mean over the batch, strongly convex in y_i.
-    - `x0`: a pytree of floats; `y0`: the same for one task, or with a leading axis m
-      (`bilevax.shared(y0)` and `bilevax.per_task(y0)` settle it where both would fit).
+    - `x0`: a pytree of floats; `y0`: the same for one task, or with a leading axis m (`y0_per_task` says
+      which, where the losses would take both).
     - `tasks`: a pytree with leading axis m whose i-th slice is handed to the losses as task_i, or the
       number m: task_i is then the index i. Without it the data say how many tasks there are, else one.
     - `upper_data`, `lower_data`: from `bilevax.shared`, `per_task`, `ragged`; `None` hands on `None`.
@@ -148,6 +154,7 @@ class Problem:
         lower: Loss,
         x0: PyTree,
         y0: PyTree,
+        y0_per_task: bool | None = None,
         tasks: PyTree | int | None = None,
         upper_data: Data | None = None,
         lower_data: Data | None = None,
@@ -164,14 +171,13 @@ class Problem:
         self.lower_data = _data("lower_data", lower_data)
         self.num_tasks = _count_tasks(tasks, {"upper_data": self.upper_data, "lower_data": self.lower_data})
         self.tasks = None if tasks is None or isinstance(tasks, (int, np.integer)) else _arrays_of(tasks)
-        self.bounds = Bounds() if bounds is None else bounds
-        _check_bounds(self.bounds, self.num_tasks)
-        stacked = isinstance(y0, PerTask) if isinstance(y0, (PerTask, Shared)) else None
-        x0, y0 = _floating("x0", x0), _floating("y0", y0 if stacked is None else y0.arrays)
+        self.bounds = _checked_bounds(Bounds() if bounds is None else bounds, self.num_tasks)
+        x0, y0 = _floating("x0", x0), _floating("y0", y0)
         dtype = jnp.result_type(*jax.tree.leaves((x0, y0)))
-        x0, y0 = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), (x0, y0))
-        self.x0, self.unravel_x = ravel_pytree(x0)
-        self.y0, self.unravel_y = self._read_y0(y0, stacked)
+        cast = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)
+        self.strong_convexity, self.bounds = cast(self.strong_convexity), cast(self.bounds)
+        self.x0, self.unravel_x = ravel_pytree(cast(x0))
+        self.y0, self.unravel_y = self._read_y0(cast(y0), y0_per_task)
         for name in ("upper", "lower"):
             self._check_loss(name)
 
@@ -195,8 +201,8 @@ class Problem:
         if as_one and as_slice:
             raise ValueError(
                 f"y0 has a leading axis of {self.num_tasks}, which is also the number of tasks, and the losses "
-                "accept both y0 and y0[0]: say which is meant, y0=bilevax.shared(y0) (the same start for "
-                "every task) or y0=bilevax.per_task(y0) (one start for each)."
+                "accept both y0 and y0[0]: say which is meant, y0_per_task=False (the same start for every "
+                "task) or y0_per_task=True (one start for each)."
             )
         return as_slice
 
@@ -254,7 +260,7 @@ class Problem:
         return copy
 
     def __repr__(self) -> str:
-        return f"Problem(m={self.num_tasks}, d={self.dim_x}, d'={self.dim_y}, λ={self.strong_convexity})"
+        return f"Problem(m={self.num_tasks}, d={self.dim_x}, d'={self.dim_y}, λ={float(self.strong_convexity):g})"
 
 
 def _arrays_of(tasks: PyTree) -> PyTree:

@@ -1,5 +1,6 @@
 """solve(): the only loop. Compiled chunks of steps; between them the clock stands still."""
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -13,12 +14,15 @@ from jaxtyping import Array, PyTree
 
 from bilevax import arguments, terminal
 from bilevax.algorithms.base import Algorithm, Cost, Variables
+from bilevax.data import NoData
 from bilevax.metrics import exact_metrics
 from bilevax.problem import Problem
 from bilevax.trace import Trace
 
 CHUNK = 2048  # most steps in one call of the compiled loop
 CHUNK_SECONDS = 0.25  # how long one call should take, so that Ctrl-C and the clock are heard
+
+RUN_COLUMNS = ("step", *Cost._fields, "seconds")  # what a run records itself
 
 Metrics = Callable[[Problem, Variables], Mapping[str, Any]]
 
@@ -65,18 +69,24 @@ class _Budget:
         if self.seconds is not None:
             arguments.positive("seconds", self.seconds)
 
+    def check_for(self, problem: Problem) -> None:
+        """Refuse a budget that this problem would never use up."""
+        drawn = not (isinstance(problem.upper_data, NoData) and isinstance(problem.lower_data, NoData))
+        if self.steps is None and self.seconds is None and not drawn:
+            raise ValueError("samples cannot be the only budget, this problem draws none; give steps= or seconds=.")
+
     def share(self, run: "_Run") -> float:
         """How much of the budget is used."""
         used = [(run.steps, self.steps), (run.cost.samples, self.samples), (run.seconds, self.seconds)]
         return max(float(spent) / limit for spent, limit in used if limit)
 
     def steps_left(self, run: "_Run") -> int:
-        """Steps that surely fit into what is left of the steps and samples."""
-        left = math.inf if self.steps is None else self.steps - run.steps
-        if self.samples is not None:  # one step first, to learn what a step takes
-            per_step = run.samples_per_step
-            left = min(left, (self.samples - run.cost.samples) // per_step if per_step else 1)
-        return int(min(max(left, 0), CHUNK))
+        """Steps that are left for the next chunk."""
+        return CHUNK if self.steps is None else min(self.steps - run.steps, CHUNK)
+
+    def samples_left(self, run: "_Run") -> float:
+        """Samples that are left; the compiled loop ends with the step that uses them up."""
+        return math.inf if self.samples is None else self.samples - run.cost.samples
 
     def used_up(self, run: "_Run") -> str | None:
         """Why the run is over, if it is."""
@@ -84,8 +94,8 @@ class _Budget:
             return f"{self.seconds:g} seconds are used up"
         if self.steps is not None and run.steps >= self.steps:
             return f"{self.steps} steps are done"
-        if self.samples is not None and run.cost.samples + run.samples_per_step > self.samples:
-            return f"another step would exceed {self.samples} samples"
+        if self.samples is not None and run.cost.samples >= self.samples:
+            return f"{self.samples} samples are used up"
         return None
 
 
@@ -98,11 +108,20 @@ class _Plan:
     record_every: int
     metrics: Metrics | None
 
-    def check_target(self, row: Mapping[str, float]) -> None:
+    def check(self) -> None:
+        if not isinstance(self.target, Mapping):
+            raise TypeError(f"target must be a mapping such as {{'objective': 0.3}}; got {self.target!r}.")
         for name, value in self.target.items():
-            if name not in row:
-                raise ValueError(f"target names {name!r}, which is not recorded; the metrics are {', '.join(row)}.")
             arguments.number(f"target[{name!r}]", value, "a number", lambda v: not math.isnan(v))
+        if self.metrics is not None and not callable(self.metrics):
+            raise TypeError(f"metrics must be a function of (problem, variables), or None; got {self.metrics!r}.")
+
+    def check_target(self, row: Mapping[str, float]) -> None:
+        metrics = [name for name in row if name not in RUN_COLUMNS]
+        for name in self.target:
+            if name not in metrics:
+                shown = ", ".join(metrics) or "none"
+                raise ValueError(f"target names {name!r}, which is no recorded metric; the metrics are {shown}.")
 
     def verdict(self, run: "_Run", interrupted: bool) -> tuple[str, str] | None:
         """Status and reason, if the run is over."""
@@ -128,12 +147,12 @@ class _Run:
     cost: Cost
     seconds: float
     trace: Trace
-    samples_per_step: float = 0
     pace: float = math.nan  # seconds per step, of the last chunk
 
     def record(self, metrics: Metrics | None) -> None:
         values = {} if metrics is None else metrics(self.problem, self.variables(self.problem, self.state))
-        self.trace.add({"step": self.steps, **self.cost._asdict(), "seconds": self.seconds, **values})
+        own = (self.steps, *self.cost, self.seconds)
+        self.trace.add({**dict(zip(RUN_COLUMNS, own, strict=True)), **_checked_metrics(values)})
 
     def chunk_size(self, plan: _Plan) -> int:
         until_record = plan.record_every - self.steps % plan.record_every
@@ -143,11 +162,19 @@ class _Run:
         by_time = 8 if math.isnan(self.pace) else int(limit / max(self.pace, 1e-9))
         return max(1, min(plan.budget.steps_left(self), until_record, by_time))
 
-    def advance(self, loop: Callable, n: int) -> bool:
-        """Up to n steps, timed and counted; whether all were taken, which they are unless the run diverges."""
+    def compile(self, loop: Callable) -> None:
+        """Take no step: what is left is compilation, which is not timed."""
+        none = jnp.int32(0)
+        compiled = loop(self.problem, self.state, self.key, none, none, jnp.float32(0))
+        self.state = jax.block_until_ready(compiled)[0]
+
+    def advance(self, loop: Callable, n: int, samples: float) -> bool:
+        """Up to n steps, timed and counted, until so many samples are used; whether they were finite."""
         begun = time.perf_counter()
-        state, costs, taken = jax.block_until_ready(
-            loop(self.problem, self.state, self.key, jnp.int32(self.steps + 1), jnp.int32(n))
+        state, costs, taken, finite = jax.block_until_ready(
+            loop(
+                self.problem, self.state, self.key, jnp.int32(self.steps + 1), jnp.int32(n), jnp.asarray(samples, float)
+            )
         )
         spent = time.perf_counter() - begun
         done = np.asarray(costs, float)[: int(taken)]
@@ -157,12 +184,37 @@ class _Run:
         self.pace = spent / n
         if len(done):
             self.cost = Cost(*(a + b for a, b in zip(self.cost, _as_cost(done.sum(0)), strict=True)))
-            self.samples_per_step = float(done[-1][0])
-        return len(done) == n
+        return bool(finite)
+
+
+def _checked_metrics(values: Any) -> Mapping[str, Any]:
+    """What `metrics` returned, if it is numbers by name."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"metrics must return numbers by name, a mapping; it returned {type(values).__name__}.")
+    for name, value in values.items():
+        if name in RUN_COLUMNS:
+            raise ValueError(f"metrics must not name a metric {name!r}, the run records that itself.")
+        if np.size(value) != 1:
+            raise ValueError(f"metrics must return single numbers; {name!r} has shape {np.shape(value)}.")
+    return values
 
 
 def _as_cost(counts: Any) -> Cost:
     return Cost(*(round(float(count)) for count in counts))
+
+
+def _check_resume(problem: Problem, algorithm: Algorithm, resume: Any) -> None:
+    """Refuse a result that another algorithm or another kind of problem left behind."""
+    if not isinstance(resume, Result):
+        raise TypeError(f"resume must be a bilevax.Result; got {type(resume).__name__}.")
+    described = lambda tree: str(jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree))
+    wanted = jax.eval_shape(algorithm.init, problem, jax.random.key(0))
+    left_by = resume.trace.settings.get("algorithm")
+    if left_by != algorithm.name or described(wanted) != described(resume.state):
+        raise ValueError(
+            f"resume must come from a run of {algorithm.name} on a problem of the same shapes; it comes from "
+            f"{left_by}, or its state has other shapes."
+        )
 
 
 def _begin(problem: Problem, algorithm: Algorithm, seed: int, resume: Result | None) -> _Run:
@@ -182,41 +234,53 @@ def _begin(problem: Problem, algorithm: Algorithm, seed: int, resume: Result | N
     return _Run(problem, step_key, variables, state, 0, _as_cost(state.initial_cost), seconds, trace)
 
 
-def _compile_loop(algorithm: Algorithm, run: _Run) -> Callable:
-    """n steps from step t on: the state, the cost of each, and how many were taken before divergence."""
+@functools.lru_cache(maxsize=16)
+def _loop_of(step: Callable) -> Callable:
+    """n steps from step t on, fewer where the samples end or the run diverges: the state, the cost of each.
 
-    def loop(problem: Problem, state: Any, key: Array, t: Array, n: Array) -> tuple[Any, Array, Array]:
+    One function for an algorithm, so that its next run on such a problem need not be compiled again.
+    """
+
+    def loop(problem: Problem, state: Any, key: Array, t: Array, n: Array, samples: Array) -> tuple:
         def unfinished(carry: tuple) -> Array:
-            _, _, k, finite = carry
-            return finite & (k < n)
+            _, _, used, k, finite = carry
+            return finite & (k < n) & (used < samples)
 
         def body(carry: tuple) -> tuple:
-            state, costs, k, _ = carry
-            state, info = algorithm.step(problem, state, jax.random.fold_in(key, t + k))
+            state, costs, used, k, _ = carry
+            state, info = step(problem, state, jax.random.fold_in(key, t + k))
             costs = costs.at[k].set(jnp.stack(info.cost))
-            return state, costs, k + info.finite.astype(jnp.int32), info.finite
+            return (
+                state,
+                costs,
+                used + info.cost.samples.astype(jnp.float32),
+                k + info.finite.astype(jnp.int32),
+                info.finite,
+            )
 
         costs = jnp.zeros((CHUNK, len(Cost._fields)))
-        first = (state, costs, jnp.int32(0), jnp.asarray(True))
-        state, costs, taken, _ = jax.lax.while_loop(unfinished, body, first)
-        return state, costs, taken
+        first = (state, costs, jnp.float32(0), jnp.int32(0), jnp.asarray(True))
+        state, costs, _, taken, finite = jax.lax.while_loop(unfinished, body, first)
+        return state, costs, taken, finite
 
-    one = jnp.int32(1)
-    return jax.jit(loop, donate_argnums=1).lower(run.problem, run.state, run.key, one, one).compile()
+    return jax.jit(loop, donate_argnums=1)
 
 
 def _carry_out(
     run: _Run, algorithm: Algorithm, plan: _Plan, interrupted: Callable[[], bool], report: terminal.Report
 ) -> tuple[str, str]:
     """Run until the plan says that it is over; status and reason."""
-    if not run.trace.rows:
+    if not run.trace.rows or not plan.target.keys() <= run.trace.rows[-1].keys():
         run.record(plan.metrics)
     plan.check_target(run.trace.rows[-1])
-    loop = _compile_loop(algorithm, run)
     ended = plan.verdict(run, interrupted())
+    loop = _loop_of(algorithm.step)
+    if ended is None:
+        run.compile(loop)
     while ended is None:
-        n = run.chunk_size(plan)
-        if not run.advance(loop, n):
+        if not run.advance(loop, run.chunk_size(plan), plan.budget.samples_left(run)):
+            if run.steps == 0:
+                return "diverged", "step 1 left the finite numbers: the losses do at x0, y0, or a step is far too large"
             return "diverged", f"step {run.steps + 1} left the finite numbers, the state before it is returned"
         if run.steps % plan.record_every == 0:
             run.record(plan.metrics)
@@ -250,8 +314,8 @@ def solve(
 ) -> Result:
     """Run an algorithm on a problem until a budget is used up, a target is met, or it diverges.
 
-    - `steps`, `samples`, `seconds`: budgets for the whole run; the first one used up ends it. Neither
-      compilation nor evaluation counts as seconds.
+    - `steps`, `samples`, `seconds`: budgets for the whole run, its start included; the first one used up ends
+      it, with the step that uses it up. Neither compilation nor evaluation counts as seconds.
     - `target`: {"objective": 0.3} ends the run as soon as a recorded metric is that small.
     - `metrics`: a function of (problem, Variables) that returns numbers by name, recorded every
       `record_every` steps (20 times in all by default); `None` records the costs alone. The default solves all
@@ -259,7 +323,7 @@ def solve(
     - `iterate`: "last", or "random" as in the theorems: x_t̃ with t̃ uniform on 0..steps. Nothing after t̃
       matters to x_t̃, so t̃ is drawn first and the run ends there.
     - `resume`: a Result of the same problem and algorithm to go on from; its steps, samples and seconds
-      count towards the budgets, and the outcome has the same bits as one uninterrupted run.
+      count towards the budgets, its seed is kept, and the outcome has the same bits as one uninterrupted run.
     - `progress`: a bar on stderr; by default where stderr is a terminal.
 
     Ctrl-C ends the run after the current chunk of steps and returns what was reached.
@@ -271,12 +335,20 @@ def solve(
     arguments.count("seed", seed, least=0)
     budget = _Budget(steps, samples, seconds)
     budget.check()
-    plan = _Plan(budget, target or {}, _record_every(record_every, budget), metrics)
-    seed = seed if resume is None else resume.seed
+    budget.check_for(problem)
+    plan = _Plan(budget, {} if target is None else target, _record_every(record_every, budget), metrics)
+    plan.check()
+    if resume is not None:
+        _check_resume(problem, algorithm, resume)
+        seed = resume.seed
     if iterate == "random":
         if steps is None:
             raise ValueError("iterate='random' draws t̃ from 0..steps: give steps=.")
         budget.steps = int(np.random.default_rng(seed).integers(0, steps + 1))
+        if resume is not None and resume.steps > budget.steps:
+            raise ValueError(
+                f"resume is at step {resume.steps}, past the random iterate t̃ = {budget.steps} of this seed."
+            )
     with terminal.interruptible() as interrupted, terminal.progress(progress) as report:
         run = _begin(problem, algorithm, seed, resume)
         status, message = _carry_out(run, algorithm, plan, interrupted, report)

@@ -15,8 +15,8 @@ import numpy as np
 class Trace:
     """Rows of step, samples, gradients, products, seconds and the metrics; `settings` says of what run.
 
-    `trace["objective"]` is a column. Seconds are those of the steps alone: neither compilation nor
-    evaluation counts.
+    `trace["objective"]` is a column. Seconds are those of the start and the steps: neither compilation
+    nor evaluation counts.
     """
 
     rows: list[dict[str, float]] = field(default_factory=list)

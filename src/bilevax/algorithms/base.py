@@ -40,7 +40,8 @@ class Algorithm(NamedTuple):
     """A bilevel method. All three functions work inside `jit`, `scan` and `vmap`.
 
     - `init(problem, key) -> State`; `state.initial_cost` says what it took.
-    - `step(problem, state, key) -> (State, Info)`, at a cost that does not depend on the number of tasks.
+    - `step(problem, state, key) -> (State, Info)`, at a cost that does not depend on the number of tasks (see
+      `bilevax.delay` for the one exception, tasks that lean on the ball Y_i).
     - `variables(problem, state) -> Variables`, for evaluation; this one is O(m).
     - `settings`: what the user chose, for the record.
     """

@@ -81,9 +81,10 @@ def re_rsvrb(
     chosen = dict(locals())
     arguments.count("first_stage", first_stage)
     arguments.one_of("restart_from", restart_from, ("last", "random"))
-    for name, value in [("upper_step", upper_step), ("relaxation", relaxation), ("mixing", mixing)]:
-        if callable(value):
-            raise TypeError(f"{name} of re_rsvrb must be a number, the first stage's; got {value!r}.")
+    given = {"upper_step": upper_step, "lower_step": lower_step, "relaxation": relaxation, "mixing": mixing}
+    for name, value in given.items():
+        if any(callable(part) for part in (value if isinstance(value, Mixing) else [value])):
+            raise TypeError(f"{name} of re_rsvrb must be a number, the stages are its schedule; got {value!r}.")
     first = as_rates(upper_step, lower_step, relaxation, mixing)
     settings = Settings(
         timetable=stagewise(first, first_stage, restart_from),

@@ -157,8 +157,10 @@ def _move(problem: Problem, settings: Settings, state: State, rates: Rates, dire
 
 
 def _all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether all numbers are so far from overflow that their squares and delayed updates are finite too."""
     floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    return jnp.all(jnp.stack([jnp.isfinite(leaf).all() for leaf in floats]))
+    small = lambda leaf: jnp.abs(leaf) < float(jnp.finfo(leaf.dtype).max) ** 0.5
+    return jnp.all(jnp.stack([small(leaf).all() for leaf in floats]))
 
 
 def _unless_diverged(finite: Array, moved: State, unmoved: State) -> State:
@@ -204,6 +206,13 @@ def _variables(settings: Settings, problem: Problem, state: State) -> Variables:
 def assemble(name: str, settings: Settings, chosen: Mapping[str, Any]) -> Algorithm:
     """The algorithm of this family with the given settings."""
     arguments.one_of("initialization", settings.initialization, ("theorem", "cheap"))
+    if not isinstance(settings.curvature, Curvature):
+        raise TypeError(f"curvature must be one of bilevax.curvature, for example dense; got {settings.curvature!r}.")
+    if settings.optimizer is not None and not isinstance(settings.optimizer, optax.GradientTransformation):
+        raise TypeError(
+            "upper_optimizer must be an optax transformation, for example optax.adam(1e-2); "
+            f"got {settings.optimizer!r}."
+        )
     if settings.initial_batch_size is not None:
         arguments.count("initial_batch_size", settings.initial_batch_size)
     elif settings.initialization == "cheap":
@@ -240,8 +249,9 @@ def rsvrb(
     """RSVRB, Algorithm 2: z_i = u_i − V_i H_i⁻¹ v_i, d ← (1−β)(d − z_j) + z_j⁺, x ← x − η_t γ d.
 
     - `upper_step` (η_t γ), `lower_step` (τ), `relaxation` (τ_t) and `mixing` (β): numbers, or schedules of
-      the step t = 1, 2, ...; `mixing` can be a `bilevax.Mixing` with one for each estimate. Theorem 2 wants
-      lower_step ≤ 1/(3 L_g), with L_g the largest eigenvalue of ∇²yy g (`bilevax.check` tells it).
+      the step t = 1, 2, ... (checked at t = 1; they must stay in range as long as the run goes on). `mixing`
+      can be a `bilevax.Mixing` with one for each estimate. Theorem 2 wants lower_step ≤ 1/(3 L_g), with L_g
+      the largest eigenvalue of ∇²yy g (`bilevax.check` tells it), and all steps to shrink with 1/m.
     - `tasks_per_step`: tasks drawn in a step; `batch_size`: samples for each of them and each loss, `None`
       for all there are. `task_probabilities` (p): by default uniform and without replacement.
     - `upper_optimizer`: an optax transformation that takes d and gives the change of x; `upper_step` is

@@ -98,7 +98,9 @@ def quadratic(
     for name, count in [("num_tasks", num_tasks), ("dim_x", dim_x), ("dim_y", dim_y)]:
         arguments.count(name, count)
     arguments.count("num_samples", num_samples, least=2)
-    arguments.number("noise", noise, "a number >= 0", lambda v: v >= 0)
+    arguments.positive("strong_convexity", strong_convexity)
+    for name, value in [("noise", noise), ("ridge", ridge)]:
+        arguments.number(name, value, "a number >= 0", lambda v: v >= 0)
     arguments.number("smoothness", smoothness, "at least strong_convexity", lambda v: v >= strong_convexity)
     rng = np.random.default_rng(seed)
     rotations = np.linalg.qr(rng.normal(size=(num_tasks, dim_y, dim_y)))[0]
@@ -110,7 +112,8 @@ def quadratic(
         upper=_upper,
         lower=_lower,
         x0=jnp.asarray(rng.normal(size=dim_x)),
-        y0=shared(jnp.zeros(dim_y)),
+        y0=jnp.zeros(dim_y),
+        y0_per_task=False,
         tasks={"A": A, "B": B, "c": c, "b": b, "ridge": np.full(num_tasks, ridge)},
         upper_data=_noise(rng, {"push_y": (dim_y,), "push_x": (dim_x,)}, noise, num_samples),
         lower_data=_noise(rng, {"push": (dim_y,), "scale": (), "cross": ()}, noise, num_samples),
