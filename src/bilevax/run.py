@@ -165,17 +165,14 @@ class _Run:
     def compile(self, loop: Callable) -> None:
         """Take no step: what is left is compilation, which is not timed."""
         none = jnp.int32(0)
-        compiled = loop(self.problem, self.state, self.key, none, none, jnp.float32(0))
+        compiled = loop(self.problem, self.state, self.key, none, none, jnp.asarray(0, float))
         self.state = jax.block_until_ready(compiled)[0]
 
     def advance(self, loop: Callable, n: int, samples: float) -> bool:
         """Up to n steps, timed and counted, until so many samples are used; whether they were finite."""
+        limits = jnp.int32(self.steps + 1), jnp.int32(n), jnp.asarray(samples, float)
         begun = time.perf_counter()
-        state, costs, taken, finite = jax.block_until_ready(
-            loop(
-                self.problem, self.state, self.key, jnp.int32(self.steps + 1), jnp.int32(n), jnp.asarray(samples, float)
-            )
-        )
+        state, costs, taken, finite = jax.block_until_ready(loop(self.problem, self.state, self.key, *limits))
         spent = time.perf_counter() - begun
         done = np.asarray(costs, float)[: int(taken)]
         self.state = state
@@ -250,16 +247,10 @@ def _loop_of(step: Callable) -> Callable:
             state, costs, used, k, _ = carry
             state, info = step(problem, state, jax.random.fold_in(key, t + k))
             costs = costs.at[k].set(jnp.stack(info.cost))
-            return (
-                state,
-                costs,
-                used + info.cost.samples.astype(jnp.float32),
-                k + info.finite.astype(jnp.int32),
-                info.finite,
-            )
+            return state, costs, used + info.cost.samples, k + info.finite.astype(jnp.int32), info.finite
 
         costs = jnp.zeros((CHUNK, len(Cost._fields)))
-        first = (state, costs, jnp.float32(0), jnp.int32(0), jnp.asarray(True))
+        first = (state, costs, jnp.asarray(0, float), jnp.int32(0), jnp.asarray(True))
         state, costs, _, taken, finite = jax.lax.while_loop(unfinished, body, first)
         return state, costs, taken, finite
 
