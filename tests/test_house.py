@@ -11,7 +11,7 @@ SOURCE = Path(bilevax.__file__).parent
 FLOORS = [
     {"arguments"}, {"data"}, {"problem"}, {"draw"}, {"oracle"},
     {"projection", "estimator", "schedule"}, {"curvature", "delay", "lower"}, {"memory"}, {"algorithms"},
-    {"metrics", "trace", "terminal"}, {"check", "run"}, {"demo"}, {"cli"},
+    {"metrics", "trace", "terminal"}, {"plan"}, {"check", "run"}, {"demo"}, {"cli"},
 ]  # fmt: skip
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")

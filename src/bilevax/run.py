@@ -14,17 +14,12 @@ from jaxtyping import Array, PyTree
 
 from bilevax import arguments, terminal
 from bilevax.algorithms.base import Algorithm, Cost, Variables
-from bilevax.data import NoData
 from bilevax.metrics import exact_metrics
+from bilevax.plan import CHUNK, RUN_COLUMNS, Budget, Metrics, Plan, checked_metrics, record_interval
 from bilevax.problem import Problem
 from bilevax.trace import Trace
 
-CHUNK = 2048  # most steps in one call of the compiled loop
 CHUNK_SECONDS = 0.25  # how long one call should take, so that Ctrl-C and the clock are heard
-
-RUN_COLUMNS = ("step", *Cost._fields, "seconds")  # what a run records itself
-
-Metrics = Callable[[Problem, Variables], Mapping[str, Any]]
 
 
 @dataclass
@@ -55,87 +50,6 @@ class Result:
 
 
 @dataclass
-class _Budget:
-    steps: int | None
-    samples: int | None
-    seconds: float | None
-
-    def check(self) -> None:
-        if self.steps is None and self.samples is None and self.seconds is None:
-            raise ValueError("solve needs a budget: give steps=, samples= or seconds=.")
-        for name in ("steps", "samples"):
-            if getattr(self, name) is not None:
-                arguments.count(name, getattr(self, name), least=0)
-        if self.seconds is not None:
-            arguments.positive("seconds", self.seconds)
-
-    def check_for(self, problem: Problem) -> None:
-        """Refuse a budget that this problem would never use up."""
-        drawn = not (isinstance(problem.upper_data, NoData) and isinstance(problem.lower_data, NoData))
-        if self.steps is None and self.seconds is None and not drawn:
-            raise ValueError("samples cannot be the only budget, this problem draws none; give steps= or seconds=.")
-
-    def share(self, run: "_Run") -> float:
-        """How much of the budget is used."""
-        used = [(run.steps, self.steps), (run.cost.samples, self.samples), (run.seconds, self.seconds)]
-        return max(float(spent) / limit for spent, limit in used if limit)
-
-    def steps_left(self, run: "_Run") -> int:
-        """Steps that are left for the next chunk."""
-        return CHUNK if self.steps is None else min(self.steps - run.steps, CHUNK)
-
-    def samples_left(self, run: "_Run") -> float:
-        """Samples that are left; the compiled loop ends with the step that uses them up."""
-        return math.inf if self.samples is None else self.samples - run.cost.samples
-
-    def used_up(self, run: "_Run") -> str | None:
-        """Why the run is over, if it is."""
-        if self.seconds is not None and run.seconds >= self.seconds:
-            return f"{self.seconds:g} seconds are used up"
-        if self.steps is not None and run.steps >= self.steps:
-            return f"{self.steps} steps are done"
-        if self.samples is not None and run.cost.samples >= self.samples:
-            return f"{self.samples} samples are used up"
-        return None
-
-
-@dataclass
-class _Plan:
-    """What the user asked for."""
-
-    budget: _Budget
-    target: Mapping[str, float]
-    record_every: int
-    metrics: Metrics | None
-
-    def check(self) -> None:
-        if not isinstance(self.target, Mapping):
-            raise TypeError(f"target must be a mapping such as {{'objective': 0.3}}; got {self.target!r}.")
-        for name, value in self.target.items():
-            arguments.number(f"target[{name!r}]", value, "a number", lambda v: not math.isnan(v))
-        if self.metrics is not None and not callable(self.metrics):
-            raise TypeError(f"metrics must be a function of (problem, variables), or None; got {self.metrics!r}.")
-
-    def check_target(self, row: Mapping[str, float]) -> None:
-        metrics = [name for name in row if name not in RUN_COLUMNS]
-        for name in self.target:
-            if name not in metrics:
-                shown = ", ".join(metrics) or "none"
-                raise ValueError(f"target names {name!r}, which is no recorded metric; the metrics are {shown}.")
-
-    def verdict(self, run: "_Run", interrupted: bool) -> tuple[str, str] | None:
-        """Status and reason, if the run is over."""
-        row = run.trace.rows[-1]
-        for name, value in self.target.items():
-            if row[name] <= value:
-                return "target", f"{name} reached {row[name]:.6g}"
-        if interrupted:
-            return "interrupted", f"stopped by Ctrl-C after {run.steps} steps"
-        used_up = self.budget.used_up(run)
-        return None if used_up is None else ("done", used_up)
-
-
-@dataclass
 class _Run:
     """A run so far, and what it has compiled."""
 
@@ -152,9 +66,9 @@ class _Run:
     def record(self, metrics: Metrics | None) -> None:
         values = {} if metrics is None else metrics(self.problem, self.variables(self.problem, self.state))
         own = (self.steps, *self.cost, self.seconds)
-        self.trace.add({**dict(zip(RUN_COLUMNS, own, strict=True)), **_checked_metrics(values)})
+        self.trace.add({**dict(zip(RUN_COLUMNS, own, strict=True)), **checked_metrics(values)})
 
-    def chunk_size(self, plan: _Plan) -> int:
+    def chunk_size(self, plan: Plan) -> int:
         until_record = plan.record_every - self.steps % plan.record_every
         limit = CHUNK_SECONDS
         if plan.budget.seconds is not None:
@@ -182,18 +96,6 @@ class _Run:
         if len(done):
             self.cost = Cost(*(a + b for a, b in zip(self.cost, _as_cost(done.sum(0)), strict=True)))
         return bool(finite)
-
-
-def _checked_metrics(values: Any) -> Mapping[str, Any]:
-    """What `metrics` returned, if it is numbers by name."""
-    if not isinstance(values, Mapping):
-        raise TypeError(f"metrics must return numbers by name, a mapping; it returned {type(values).__name__}.")
-    for name, value in values.items():
-        if name in RUN_COLUMNS:
-            raise ValueError(f"metrics must not name a metric {name!r}, the run records that itself.")
-        if np.size(value) != 1:
-            raise ValueError(f"metrics must return single numbers; {name!r} has shape {np.shape(value)}.")
-    return values
 
 
 def _as_cost(counts: Any) -> Cost:
@@ -258,7 +160,7 @@ def _loop_of(step: Callable) -> Callable:
 
 
 def _carry_out(
-    run: _Run, algorithm: Algorithm, plan: _Plan, interrupted: Callable[[], bool], report: terminal.Report
+    run: _Run, algorithm: Algorithm, plan: Plan, interrupted: Callable[[], bool], report: terminal.Report
 ) -> tuple[str, str]:
     """Run until the plan says that it is over; status and reason."""
     if not run.trace.rows or not plan.target.keys() <= run.trace.rows[-1].keys():
@@ -278,13 +180,6 @@ def _carry_out(
         report(run.steps, plan.budget.share(run), run.trace.rows[-1])
         ended = plan.verdict(run, interrupted())
     return ended
-
-
-def _record_every(given: int | None, budget: _Budget) -> int:
-    if given is None:
-        return max(1, budget.steps // 20) if budget.steps else 1000
-    arguments.count("record_every", given)
-    return given
 
 
 @arguments.known_keywords
@@ -324,10 +219,10 @@ def solve(
             raise TypeError(f"{name} must be a bilevax.{kind.__name__}; got {type(value).__name__}.")
     arguments.one_of("iterate", iterate, ("last", "random"))
     arguments.count("seed", seed, least=0)
-    budget = _Budget(steps, samples, seconds)
+    budget = Budget(steps, samples, seconds)
     budget.check()
     budget.check_for(problem)
-    plan = _Plan(budget, {} if target is None else target, _record_every(record_every, budget), metrics)
+    plan = Plan(budget, {} if target is None else target, record_interval(record_every, budget), metrics)
     plan.check()
     if resume is not None:
         _check_resume(problem, algorithm, resume)
