@@ -23,7 +23,7 @@ def clocks(rates, steps, dtype=float, eras=delay.ERAS):
 
 
 def one_by_one(y, w, radius, rates, begin, end):
-    """Line 16 of Algorithm 2 for a task that is not drawn, in NumPy."""
+    """Line 15 of Algorithm 2 for a task that is not drawn, in NumPy."""
     before = y
     for s in range(begin, end):
         r = rates(jnp.int32(s))

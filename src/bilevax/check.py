@@ -55,6 +55,7 @@ class Report:
         lines = [f"[{'ok' if f.ok else 'WRONG':>5}] {f.name:<28} {f.text}" for f in self.findings]
         scales = ", ".join(f"{name} {value:.3g}" for name, value in self.scales.items())
         lines.append(f"        largest norms seen           {scales}")
+        lines.append(f"        eigenvalues of ∇²yy g seen   {self.convexity:.3g} to L_g = {self.smoothness:.3g}")
         if self.smoothness > 0:
             lines.append(f"        suggested lower_step         at most 1/(3 L_g) = {1 / (3 * self.smoothness):.3g}")
         wrong = sum(not f.ok for f in self.findings)

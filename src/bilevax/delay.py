@@ -138,7 +138,7 @@ def elapsed(clock: Clock, since: Reading) -> Elapsed:
 
     def unfinished(carry: tuple[Array, Array, Array]) -> Array:
         era, left, _ = carry
-        return (era < now.era) & (left > jnp.finfo(eras.dtype).tiny)
+        return (era < now.era) & (left > jnp.finfo(eras.dtype).eps ** 1.5)
 
     def through_era(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         era, left, length = carry
@@ -165,7 +165,7 @@ def bring_lower(
     radius: Any,
     rates_at: Callable[[Step], Rates],
 ) -> Lower:
-    """y and w of a task, brought from its last visit to now (line 16 of Algorithm 2, "delay update").
+    """y and w of a task, brought from its last visit to now (line 15 of Algorithm 2, "delay update").
 
     All points of the stretch and all trial points y_s − τ w lie on one ray, so if the farthest that any
     can be is inside the ball Y_i the projection is inactive throughout; where it may not be, or where

@@ -104,14 +104,14 @@ def _update(
     task: Task,
     new: Innovation,
 ) -> Task:
-    """Lines 4 to 8 and 16 for a drawn task."""
+    """Lines 4 to 8 and 15 for a drawn task."""
     mixing, bounds = rates.mixing, settings.bounds(problem.bounds).of(i)
-    f_x = projection.ball(estimator.storm(task.f_x, new.f_x, mixing.f_x), bounds.f_x)
-    f_y = projection.ball(estimator.storm(task.f_y, new.f_y, mixing.f_y), bounds.f_y)
-    curvature = settings.curvature.update(problem, task.curvature, new.curvature, mixing, bounds)
-    g_y = estimator.storm(task.g_y, new.g_y, mixing.g_y)
+    f_x = projection.ball(estimator.storm(task.f_x, new.f_x, mixing.f_x), bounds.f_x)  # line 4, u
+    f_y = projection.ball(estimator.storm(task.f_y, new.f_y, mixing.f_y), bounds.f_y)  # line 5, v
+    curvature = settings.curvature.update(problem, task.curvature, new.curvature, mixing, bounds)  # lines 6, 7: V, H
+    g_y = estimator.storm(task.g_y, new.g_y, mixing.g_y)  # line 8, w
     trial = projection.ball(task.y - rates.lower_step * g_y, bounds.y)
-    y = task.y + rates.relaxation * (trial - task.y)
+    y = task.y + rates.relaxation * (trial - task.y)  # line 15
     return Task(y, task.y, f_x, f_y, g_y, curvature, visit)
 
 
@@ -124,7 +124,7 @@ def _aged(problem: Problem, settings: Settings, task: Task, decay: delay.Decay) 
 def _direction(
     problem: Problem, settings: Settings, state: State, mixing: Mixing, drawn: draw.Draw, updated: Task
 ) -> Float[Array, " d"]:
-    """Lines 9 to 14: d_{t+1} = (1−β)(d_t − z_{j,t}) + z_{j,t+1}, the mean over the drawn j."""
+    """Lines 9 to 13: d_{t+1} = (1−β)(d_t − z_{j,t}) + z_{j,t+1}, the mean over the drawn j."""
     fresh = jax.vmap(lambda task: hypergradient(settings, task.f_x, task.f_y, task.curvature))(updated)
     if problem.num_tasks == 1:
         return fresh[0]  # d_0 = z_0 makes d_t = z_t for ever
@@ -133,10 +133,7 @@ def _direction(
     def change(task: Task) -> tuple[Array, Array]:
         decay = delay.elapsed_decay(state.clock, task.visit)
         later = jax.tree.map(lambda passed, step: passed * step, decay, one_step)
-        return (
-            _aged(problem, settings, task, decay),
-            _aged(problem, settings, task, later),
-        )
+        return _aged(problem, settings, task, decay), _aged(problem, settings, task, later)  # lines 11, 12
 
     before, aged = jax.vmap(change)(memory.read(state.tasks, drawn.direction_tasks))
     same = draw.same_task(drawn.direction_tasks, drawn.tasks)
@@ -147,7 +144,7 @@ def _direction(
 
 
 def _move(problem: Problem, settings: Settings, state: State, rates: Rates, direction: Array) -> tuple[Array, PyTree]:
-    """Line 15: x_{t+1} = x_t − η_t γ d_{t+1}, or what the user's optimizer makes of d_{t+1}."""
+    """Line 14: x_{t+1} = x_t − η_t γ d_{t+1}, or what the user's optimizer makes of d_{t+1}."""
     if settings.optimizer is None:
         return state.x - rates.upper_step * direction, state.optimizer
     updates, optimizer = settings.optimizer.update(
@@ -171,9 +168,10 @@ def _unless_diverged(finite: Array, moved: State, unmoved: State) -> State:
 
 
 def _step(settings: Settings, problem: Problem, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
+    """Lines 3 to 15. All reads of per-task state come before its one write, so that it can be in place."""
     state = state._replace(clock=delay.settle(state.clock))
     rates = _rates(problem, settings, state, state.clock.now.step)
-    drawn = draw.draw_step(problem, settings.sampling, key)  # lines 3 and 11
+    drawn = draw.draw_step(problem, settings.sampling, key)  # lines 3 and 10
     clock = delay.tick(state.clock, rates)
 
     def look(task: Task, sample: tuple) -> tuple[Task, Innovation]:
@@ -184,10 +182,10 @@ def _step(settings: Settings, problem: Problem, state: State, key: Key[Array, ""
     current, new = jax.vmap(look)(memory.read(state.tasks, drawn.tasks), samples)
     new = draw.merge_repeats(settings.sampling, drawn.tasks, new)
     update = lambda i, task, new: _update(problem, settings, rates, clock.now, i, task, new)
-    updated = jax.vmap(update)(drawn.tasks, current, new)
+    updated = jax.vmap(update)(drawn.tasks, current, new)  # lines 4 to 8 and 15
 
-    direction = _direction(problem, settings, state, rates.mixing, drawn, updated)
-    x, optimizer = _move(problem, settings, state, rates, direction)
+    direction = _direction(problem, settings, state, rates.mixing, drawn, updated)  # lines 9 to 13
+    x, optimizer = _move(problem, settings, state, rates, direction)  # line 14
     finite = _all_finite((x, direction, updated))
     tasks = memory.write(state.tasks, drawn.tasks, updated, keep=~finite)
     moved = state._replace(x=x, x_before=state.x, direction=direction, clock=clock, optimizer=optimizer)
