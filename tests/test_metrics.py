@@ -85,6 +85,29 @@ def test_the_solution_does_not_depend_on_the_scale_of_the_loss_or_the_start(scal
     assert jnp.linalg.norm(gradient) < 1e-12
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0])
+@pytest.mark.parametrize("ridge", [1e-2, 1e-4])
+def test_float32_reaches_the_solution_of_float64(scale, ridge):
+    rng = np.random.default_rng(1)
+    rows, signs = rng.normal(size=(40, 5)), np.sign(rng.normal(size=40))
+
+    def solution(dtype):
+        A, b = jnp.asarray(rows, dtype), jnp.asarray(signs, dtype)
+        problem = bx.Problem(
+            upper=lambda x, y, i, batch: jnp.sum(y**2),
+            lower=lambda x, y, i, batch: scale * (jnp.mean(jax.nn.softplus(-b * (A @ y))) + ridge / 2 * jnp.sum(y**2)),
+            x0=jnp.zeros(1, dtype),
+            y0=jnp.full(5, 3.0, dtype),
+            strong_convexity=ridge * scale,
+        )
+        return np.asarray(lower.solve(problem, problem.x0, problem.y0, jnp.int32(0))[0])
+
+    truth = solution(np.float64)
+    with jax.enable_x64(False):
+        rounded = solution(np.float32)
+    np.testing.assert_allclose(rounded, truth, atol=1e-3 * np.linalg.norm(truth))
+
+
 def test_float32_solves_are_as_good_as_float32_allows():
     with jax.enable_x64(False):
         problem = Model(2).problem(np.float32)

@@ -106,6 +106,12 @@ def test_a_diverging_run_returns_the_last_finite_state(problem):
     np.testing.assert_array_equal(again.y, result.y)
 
 
+def test_numbers_so_large_that_a_delayed_update_could_overflow_count_as_diverged(problem):
+    result = bx.solve(problem, rsvrb(lower_step=1e200), steps=50, metrics=None)
+    assert result.status == "diverged"
+    assert jnp.abs(result.y).max() < 1e154
+
+
 def test_ctrl_c_returns_what_was_reached(problem):
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
 

@@ -14,7 +14,7 @@ from bilevax.oracle import X, Y
 from bilevax.problem import Problem
 
 STALLED = 40  # steps of L-BFGS without a smaller gradient after which it is left to Newton
-NEWTON_STEPS, HALVES = 30, 6
+NEWTON_STEPS = 30
 DENSE_UP_TO = 512  # variables for which H is formed and factorised rather than multiplied with
 
 
@@ -87,28 +87,19 @@ class Refined(NamedTuple):
 
 
 def refine(problem: Problem, x: X, start: Y, i: Any, indices: Indices) -> tuple[Y, Int[Array, ""]]:
-    """Newton's method until ‖∇y g‖ no longer falls; of the step and its halves the best is taken.
-
-    Along the Newton direction ‖∇y g‖ falls at first wherever g is strongly convex, so it converges from any point.
-    """
-    halves = 0.5 ** jnp.arange(HALVES, dtype=start.dtype)
+    """Newton steps on ∇y g = 0 for as long as they make ‖∇y g‖ smaller: from where L-BFGS ends to rounding."""
     gradient_norm = lambda y: jnp.linalg.norm(oracle.lower_gradient(problem, x, y, i, indices))
 
     def one_step(at: Refined) -> Refined:
         gradient, second = oracle.lower_derivatives(problem, x, at.y, i, indices)
-        direction = solve_hessian(lambda h: second(h)[1], gradient)
-        trials = at.y[None, :] - halves[:, None] * direction[None, :]
-        norms = jax.vmap(gradient_norm)(trials)
-        norms = jnp.where(jnp.isfinite(norms), norms, jnp.inf)
-        best = jnp.argmin(norms)
-        fell = norms[best] < at.gradient_norm
-        return Refined(
-            jnp.where(fell, trials[best], at.y), jnp.minimum(norms[best], at.gradient_norm), fell, at.steps + 1
-        )
+        trial = at.y - solve_hessian(lambda h: second(h)[1], gradient)
+        norm = gradient_norm(trial)
+        fell = norm < at.gradient_norm
+        return Refined(jnp.where(fell, trial, at.y), jnp.where(fell, norm, at.gradient_norm), fell, at.steps + 1)
 
     first = Refined(start, gradient_norm(start), jnp.asarray(True), jnp.int32(0))
     end = jax.lax.while_loop(lambda at: at.falling & (at.steps < NEWTON_STEPS), one_step, first)
-    return end.y, (HALVES + 1) * end.steps + 1
+    return end.y, 2 * end.steps + 1
 
 
 def solve(problem: Problem, x: X, start: Y, i: Any, indices: Indices = None) -> tuple[Y, Int[Array, ""]]:
