@@ -136,3 +136,111 @@ def algorithm_3(model, theta, draws, first, lengths):
         )  # fmt: skip
         stage = [next(draws) for _ in range(length)]
         yield from algorithm_2(model, theta, stage, [rate] * length)
+
+
+def msvr(old, now, before, alpha, m, size):
+    """s ← (1−α)s + α·g_now + γ(g_now − g_prev) for a drawn block."""
+    gamma = (m - size) / (size * (1 - alpha)) + (1 - alpha)
+    return (1 - alpha) * old + alpha * now + gamma * (now - before)
+
+
+class BlockTheta:
+    """All that BSVRB carries from step to step, eager for all m blocks."""
+
+    def __init__(self, model, x0, y0, first, version):
+        self.x, self.x_prev = x0.copy(), x0.copy()
+        self.y, self.y_prev = [y.copy() for y in y0], [y.copy() for y in y0]
+        self.s, self.H, self.h, self.r, z = [], [], [], [], []
+        for i, (xi, zeta) in enumerate(first):
+            self.s.append(model.gy(i, x0, y0[i], zeta))
+            hessian, v = model.gyy(i, x0, y0[i], zeta), model.fy(i, x0, y0[i], xi)
+            self.H.append(project_eigen(hessian, model.lam))
+            h = project_ball(v * (v @ v) / (v @ hessian @ v), model.R_h)
+            self.h.append(h)
+            self.r.append(hessian @ h - v)
+            used = h if version == 2 else np.linalg.solve(self.H[i], v)
+            z.append(model.fx(i, x0, y0[i], xi) - model.gxy(i, x0, y0[i], zeta) @ used)
+        self.h_prev = [h.copy() for h in self.h]
+        self.z = np.mean(z, axis=0)
+
+
+def bsvrb(model, theta, draws, rates, version):
+    """BSVRB v1 or v2: yields (x, y) after every step. `rates` are (eta, tau, tau_h, alpha_s, alpha_H, beta)."""
+    T, m = theta, model.m
+    for drawn, (eta, tau, tau_h, alpha_s, alpha_h, beta) in zip(draws, rates, strict=True):
+        size, now, before = len(drawn.tasks), [], []
+        for i, xi, ze in zip(drawn.tasks, drawn.xi, drawn.zeta, strict=True):
+            at, old = (i, T.x, T.y[i]), (i, T.x_prev, T.y_prev[i])
+            T.s[i] = msvr(T.s[i], model.gy(*at, ze), model.gy(*old, ze), alpha_s, m, size)
+            v, v_old = model.fy(*at, xi), model.fy(*old, xi)
+            if version == 1:
+                H_old = T.H[i]
+                moved = msvr(H_old, model.gyy(*at, ze), model.gyy(*old, ze), alpha_h, m, size)
+                T.H[i] = project_eigen(moved, model.lam)
+                h, h_old = np.linalg.solve(T.H[i], v), np.linalg.solve(H_old, v_old)
+            else:
+                h, h_old = T.h[i], T.h_prev[i]
+                residual, residual_old = model.gyy(*at, ze) @ h - v, model.gyy(*old, ze) @ h_old - v_old
+                T.r[i] = msvr(T.r[i], residual, residual_old, alpha_h, m, size)
+            now.append(model.fx(*at, xi) - model.gxy(*at, ze) @ h)
+            before.append(model.fx(*old, xi) - model.gxy(*old, ze) @ h_old)
+        T.z = (1 - beta) * (T.z - np.mean(before, axis=0)) + np.mean(now, axis=0)
+        T.x_prev, T.x = T.x, T.x - eta * T.z
+        for i in range(m):
+            T.y_prev[i], T.y[i] = T.y[i], T.y[i] - tau * T.s[i]
+            T.h_prev[i], T.h[i] = T.h[i], project_ball(T.h[i] - tau_h * T.r[i], model.R_h)
+        yield T.x, [y.copy() for y in T.y]
+
+
+def tracked_rsvrb(model, theta, draws, rates):
+    """RSVRB with h_i ≈ H_i⁻¹v_i followed by its own recursion: s estimates ∇²yy g·h, k estimates ∇²xy g·h.
+
+    Of a task that is not drawn, u, v, w, s and k fade; y moves along −w and h along −(s − v) of its last visit, which
+    fades with w. Yields (x, y) after every step.
+    """
+    T = theta
+    for drawn, r in zip(draws, rates, strict=True):
+        z_t = [u - k for u, k in zip(T.u, T.k, strict=True)]
+        for i in range(model.m):
+            hits = [n for n, task in enumerate(drawn.tasks) if task == i]
+
+            def storm(old, of, beta, samples, i=i, hits=hits, drawn=drawn):
+                before = sum(drawn.weights[n] * of(T.x_prev, T.y_prev[i], T.h_prev[i], samples[n]) for n in hits)
+                now = sum(drawn.weights[n] * of(T.x, T.y[i], T.h[i], samples[n]) for n in hits)
+                return (1 - beta) * (old - before) + now
+
+            T.u[i] = storm(T.u[i], lambda x, y, h, s, i=i: model.fx(i, x, y, s), r.fx, drawn.xi)
+            T.v[i] = storm(T.v[i], lambda x, y, h, s, i=i: model.fy(i, x, y, s), r.fy, drawn.xi)
+            T.w[i] = storm(T.w[i], lambda x, y, h, s, i=i: model.gy(i, x, y, s), r.gy, drawn.zeta)
+            T.s[i] = storm(T.s[i], lambda x, y, h, s, i=i: model.gyy(i, x, y, s) @ h, r.gyy, drawn.zeta)
+            T.k[i] = storm(T.k[i], lambda x, y, h, s, i=i: model.gxy(i, x, y, s) @ h, r.gxy, drawn.zeta)
+            if hits:
+                T.u[i], T.v[i] = project_ball(T.u[i], model.C_fx), project_ball(T.v[i], model.C_fy)
+                T.residual[i] = T.s[i] - T.v[i]
+                h = project_ball(T.h[i] - r.tau_t * r.tau * T.residual[i], model.R_h)
+            else:
+                T.residual[i] = (1 - r.gy) * T.residual[i]
+                h = T.h[i] - r.tau_t * r.tau * T.residual[i]
+            T.h_prev[i], T.h[i] = T.h[i], h
+        J = drawn.direction_tasks
+        z = [u - k for u, k in zip(T.u, T.k, strict=True)]
+        T.d = (1 - r.d) * (T.d - np.mean([z_t[j] for j in J], axis=0)) + np.mean([z[j] for j in J], axis=0)
+        T.x_prev, T.x = T.x, T.x - r.eta_gamma * T.d
+        for i in range(model.m):
+            T.y_prev[i], T.y[i] = T.y[i], T.y[i] - r.tau_t * r.tau * T.w[i]
+        yield T.x, [y.copy() for y in T.y]
+
+
+def tracked_theta(model, x0, y0, first):
+    """The start of `tracked_rsvrb`: h is the best multiple of v."""
+    theta = Theta(model, x0, y0, first)
+    theta.h, theta.s, theta.k = [], [], []
+    for i, (_, zeta) in enumerate(first):
+        v, hessian = theta.v[i], model.gyy(i, x0, y0[i], zeta)
+        theta.h.append(project_ball(v * (v @ v) / (v @ hessian @ v), model.R_h))
+        theta.s.append(hessian @ theta.h[i])
+        theta.k.append(model.gxy(i, x0, y0[i], zeta) @ theta.h[i])
+    theta.h_prev = [h.copy() for h in theta.h]
+    theta.residual = [s - v for s, v in zip(theta.s, theta.v, strict=True)]
+    theta.d = np.mean([u - k for u, k in zip(theta.u, theta.k, strict=True)], axis=0)
+    return theta

@@ -23,6 +23,7 @@ class Model:
         rng = np.random.default_rng(seed)
         self.m, self.lam = m, 0.5
         self.C_fx, self.C_fy, self.C_gxy, self.R_y = C_fx, C_fy, C_gxy, R_y
+        self.R_h = None if C_fy is None else C_fy / self.lam  # the ball of H⁻¹v
         self.theta = 0.5 + rng.random(m)
         self.a, self.k = rng.normal(size=(m, n, dim_y)), rng.normal(size=(m, n, dim_x))
         self.r, self.q = rng.normal(size=(m, n, dim_y)), 0.5 * rng.normal(size=(m, n, dim_x))

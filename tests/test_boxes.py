@@ -133,6 +133,62 @@ def test_re_rsvrb_equals_algorithm_3(restart_from):
     assert_same_path((xs, ys, state), boxes.algorithm_3(model, first_theta(model), draws, first, lengths))
 
 
+@pytest.mark.parametrize("kind", ["constant", "decreasing"])
+@pytest.mark.parametrize("bounds", [{}, {"C_fx": 0.2, "C_fy": 0.6}], ids=["free", "projected"])
+@pytest.mark.parametrize(("m", "size", "skewed"), [(1, 1, False), (4, 3, False), (4, 3, True), (25, 5, False)])
+def test_rsvrb_with_tracked_curvature_equals_its_transcription(m, size, skewed, bounds, kind):
+    model = Model(m, **bounds)
+    problem = model.problem()
+    p = skewed_probabilities(m) if skewed else None
+    library, box = schedules(kind, m, size)
+    algorithm = bx.rsvrb(
+        tasks_per_step=size, task_probabilities=p, curvature=bx.curvature.tracked, **start(), **library
+    )
+    everything = range(model.a.shape[1])
+    theta = boxes.tracked_theta(model, model.x0, list(model.y0), [(everything, everything)] * m)
+    path = boxes.tracked_rsvrb(model, theta, draws_of(problem, draw.Sampling(size, 3, p)), box)
+    assert_same_path(library_run(problem, algorithm), path)
+
+
+def block_schedules(kind, m, size):
+    """Rates of BSVRB as the library takes them and as the box does."""
+    scale = size / m
+    if kind == "constant":
+        library = {"upper_step": 0.1 * scale, "lower_step": 0.3 * scale, "inverse_step": 0.2 * scale, "mixing": 0.1}
+        return library, [(0.1 * scale, 0.3 * scale, 0.2 * scale, 0.1, 0.1, 0.1)] * STEPS
+    library = {
+        "upper_step": bx.power(0.2 * scale, 8, 1 / 3),
+        "lower_step": bx.power(0.6 * scale, 8, 1 / 3),
+        "inverse_step": bx.power(0.4 * scale, 8, 1 / 3),
+        "mixing": bx.Mixing(f_x=0.1, f_y=0.1, g_y=bx.power(1, 8, 2 / 3), g_xy=0.1, g_yy=0.15, direction=0.2),
+    }
+    steps = [(np.array([0.2, 0.6, 0.4]) * scale / (8 + t) ** (1 / 3), (8 + t) ** (-2 / 3)) for t in range(1, STEPS + 1)]
+    return library, [(*rates, alpha, 0.15, 0.2) for rates, alpha in steps]
+
+
+@pytest.mark.parametrize("kind", ["constant", "decreasing"])
+@pytest.mark.parametrize("bounds", [{}, {"C_fy": 0.3}], ids=["free", "projected"])
+@pytest.mark.parametrize(("m", "size"), [(1, 1), (4, 1), (4, 3), (25, 5)])
+@pytest.mark.parametrize("version", [1, 2])
+def test_bsvrb_equals_its_box(version, m, size, bounds, kind):
+    model = Model(m, **bounds)
+    problem = model.problem()
+    library, box = block_schedules(kind, m, size)
+    if version == 1:
+        library.pop("inverse_step")
+    factory = bx.bsvrb_v1 if version == 1 else bx.bsvrb_v2
+    everything = range(model.a.shape[1])
+    theta = boxes.BlockTheta(model, model.x0, list(model.y0), [(everything, everything)] * m, version)
+    path = boxes.bsvrb(model, theta, draws_of(problem, draw.Sampling(size, 3)), box, version)
+    assert_same_path(library_run(problem, factory(tasks_per_step=size, **start(), **library)), path)
+
+
+def test_the_ball_of_bsvrb_is_active_in_these_tests():
+    library, _ = block_schedules("constant", 4, 1)
+    runs = [library_run(Model(4, C_fy=c).problem(), bx.bsvrb_v2(**start(), **library), 100)[0] for c in (0.3, None)]
+    assert np.abs(runs[0] - runs[1]).max() > 1e-6
+
+
 @pytest.mark.parametrize("bound", list(ACTIVE))
 def test_the_projections_of_these_tests_are_active(bound):
     """Without this the comparisons with projections might compare nothing."""

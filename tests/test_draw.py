@@ -18,6 +18,10 @@ def many(function, n=DRAWS):
     return np.asarray(jax.jit(jax.vmap(function))(jax.random.split(jax.random.key(3), n)))
 
 
+def words(key, n):
+    return jax.random.bits(key, (2, n), np.uint32)
+
+
 def assert_frequencies(counts, expected):
     """Within five standard deviations of a Poisson count, everywhere."""
     counts, expected = np.asarray(counts), np.asarray(expected)
@@ -26,7 +30,7 @@ def assert_frequencies(counts, expected):
 
 @pytest.mark.parametrize(("m", "size"), [(7, 1), (7, 3), (7, 7), (1, 1)])
 def test_distinct_tasks_draw_every_subset_equally_often(m, size):
-    drawn = many(lambda key: draw.distinct_tasks(key, m, size))
+    drawn = many(lambda key: draw.distinct_tasks(words(key, size), m))
     assert all(len(set(row)) == size for row in drawn[:500])
     subsets = list(itertools.combinations(range(m), size))
     weights = 2.0 ** np.arange(m)
@@ -36,13 +40,13 @@ def test_distinct_tasks_draw_every_subset_equally_often(m, size):
 
 def test_weighted_tasks_fit_their_probabilities():
     p = np.array([0.5, 0.25, 0.15, 0.07, 0.03])
-    drawn = many(lambda key: draw.weighted_tasks(key, p, 4))
+    drawn = many(lambda key: draw.weighted_tasks(words(key, 4), p))
     assert_frequencies(np.bincount(drawn.ravel(), minlength=5), 4 * DRAWS * p)
 
 
 def test_weighted_tasks_resolve_probabilities_that_float32_does_not():
     p = np.full(200_000, 1 / 200_000)
-    drawn = many(lambda key: draw.weighted_tasks(key, p, 50))
+    drawn = many(lambda key: draw.weighted_tasks(words(key, 50), p))
     halves = np.bincount(drawn.ravel() % 2, minlength=2)
     assert_frequencies(halves, np.full(2, 50 * DRAWS / 2))
 
@@ -65,14 +69,28 @@ def test_batches_reach_every_sample_of_ragged_data_and_no_other():
         assert set(seen.ravel()) == set(range(first, last))
 
 
+@pytest.mark.parametrize("span", [1, 3, 65_535, 65_537, 10**6, 2**31 - 1])
+def test_numbers_below_a_span_are_uniform(span):
+    """The mean and the parity of many of them, and their values for small spans."""
+    drawn = many(lambda key: draw.below(words(key, 5), span)).astype(float).ravel()
+    assert drawn.min() >= 0
+    assert drawn.max() < span
+    if span > 3:
+        np.testing.assert_allclose(drawn.mean() / span, 0.5, atol=5 * 0.29 / np.sqrt(drawn.size))
+        assert_frequencies(np.bincount(drawn.astype(int) % 2), np.full(2, drawn.size / 2))
+    else:
+        assert_frequencies(np.bincount(drawn.astype(int), minlength=span), np.full(span, drawn.size / span))
+
+
 def test_merged_repeats_add_up():
     tasks = jnp.array([2, 0, 2])
-    sampling = draw.Sampling(3, 1, np.full(4, 0.25))
-    merged = draw.merge_repeats(sampling, tasks, jnp.array([[1.0], [10.0], [100.0]]))
+    same = draw.repeats(draw.Sampling(3, 1, np.full(4, 0.25)), tasks)
+    merged = draw.merged(same, jnp.array([[1.0], [10.0], [100.0]]))
     np.testing.assert_array_equal(merged[:, 0], [101, 10, 101])
+    assert draw.repeats(draw.Sampling(3, 1), tasks) is None
 
 
 def test_a_step_draws_in_time_that_does_not_depend_on_the_number_of_tasks():
     """No array of length m appears in the compiled draw of distinct tasks."""
-    text = jax.jit(lambda key: draw.distinct_tasks(key, 123_457, 10)).lower(jax.random.key(0)).as_text()
+    text = jax.jit(lambda key: draw.distinct_tasks(words(key, 10), 123_457)).lower(jax.random.key(0)).as_text()
     assert "123457x" not in text

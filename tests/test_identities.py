@@ -180,14 +180,14 @@ def tiny(p, size):
     state = run(problem, algorithm, 7)
     sampling = draw.Sampling(size, 1, p)
     timetable = family.scheduled(as_rates(0.02, 0.1, 0.5, 0.1))
-    settings = family.Settings(timetable, sampling, dense, None, "cheap", None)
+    settings = family.Settings(timetable, sampling, dense, None, family.as_beginning("cheap", None, None))
     bring = lambda i: family._bring(problem, settings, state, i, jax.tree.map(lambda leaf: leaf[i], state.tasks))
     return problem, settings, state, bring
 
 
 def whole_innovation(problem, settings, state, mixing, task, i):
     """The innovation of task i on all its samples, with weight one: what the mean must be."""
-    return family._innovation(problem, settings, state, mixing, task, (i, 1.0, None, None))
+    return family.look(problem, settings, state.x, state.x_before, mixing, task, (i, 1.0, None, None))
 
 
 def weighted_outcomes(m, size, p):
@@ -202,10 +202,10 @@ def weighted_outcomes(m, size, p):
 @pytest.mark.parametrize(("p", "size"), [(None, 1), (None, 2), ([0.2, 0.3, 0.5], 1), ([0.2, 0.3, 0.5], 2)])
 def test_every_estimator_is_unbiased(p, size):
     problem, settings, state, bring = tiny(p, size)
-    mixing = family._rates(problem, settings, state, state.clock.now.step).mixing
+    mixing = family.rates_of(problem, settings, state, state.clock.now.step).mixing
     current = [bring(jnp.int32(i)) for i in range(3)]
     samples = list(itertools.product(range(2), range(2)))  # every ξ and ζ of one task, equally likely
-    one = jax.jit(lambda task, *drawn: family._innovation(problem, settings, state, mixing, task, drawn))
+    one = jax.jit(lambda task, *drawn: family.look(problem, settings, state.x, state.x_before, mixing, task, drawn))
     single = {
         (i, xi, zeta): one(current[i], jnp.int32(i), jnp.float64(1), jnp.array([xi]), jnp.array([zeta]))
         for i in range(3)
@@ -219,7 +219,7 @@ def test_every_estimator_is_unbiased(p, size):
     for tasks, probability, weights in weighted_outcomes(3, size, p):
         contributions = [jax.tree.map(lambda leaf, w=w: w * leaf, mean[i]) for i, w in zip(tasks, weights, strict=True)]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *contributions)
-        merged = draw.merge_repeats(settings.sampling, jnp.array(tasks), stacked)
+        merged = draw.merged(draw.repeats(settings.sampling, jnp.array(tasks)), stacked)
         for i in set(tasks):
             place = tasks.index(i)
             expected[i] = jax.tree.map(lambda e, leaf: e + probability * leaf[place], expected[i], merged)  # noqa: B023
@@ -243,7 +243,7 @@ def test_the_direction_is_unbiased(size, monkeypatch):
     def mean_hypergradient(state):
         def one(i, task):
             task = family._bring(problem, settings, state, i, task)
-            return family.hypergradient(settings, task.f_x, task.f_y, task.curvature)
+            return family.hypergradient(problem, settings, task)
 
         return jnp.mean(jax.vmap(one)(jnp.arange(3, dtype=jnp.int32), state.tasks), axis=0)
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bilevax import projection
+from bilevax import lapack, projection
 
 numbers = st.floats(-5, 5, allow_nan=False, width=32)
 radii = st.floats(0.1, 6)
@@ -23,7 +23,7 @@ def matrices(shape):
 
 def floored(matrix, floor):
     symmetric = jnp.asarray(matrix + matrix.T) / 2
-    eigen = projection.eigen_floor(projection.Eigen(*jnp.linalg.eigh(symmetric)), floor)
+    eigen = projection.eigen_floor(lapack.Eigen(*jnp.linalg.eigh(symmetric)), floor)
     return symmetric, (eigen.vectors * eigen.values[None, :]) @ eigen.vectors.T
 
 

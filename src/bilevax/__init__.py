@@ -1,7 +1,7 @@
 """Stochastic bilevel optimization with one or very many lower-level problems, on JAX."""
 
-from bilevax import problems
-from bilevax.algorithms import Algorithm, Cost, Info, Variables, re_rsvrb, rsvrb, svrb
+from bilevax import curvature, problems
+from bilevax.algorithms import Algorithm, Cost, Info, Variables, bsvrb_v1, bsvrb_v2, re_rsvrb, rsvrb, svrb
 from bilevax.check import check
 from bilevax.data import per_task, ragged, shared
 from bilevax.metrics import exact_gradient, exact_metrics, exact_objective
@@ -22,7 +22,10 @@ __all__ = [
     "Result",
     "Trace",
     "Variables",
+    "bsvrb_v1",
+    "bsvrb_v2",
     "check",
+    "curvature",
     "exact_gradient",
     "exact_metrics",
     "exact_objective",

@@ -63,10 +63,15 @@ class Clock(NamedTuple):
 
 
 class Elapsed(NamedTuple):
-    """From a reading to now: the decays, the length of y's way along −w, and whether it is known."""
+    """From a reading to now: the decays, the length of y's way along −w and its last part, and the steps.
+
+    `known` says whether the length is: it is not for a task that slept through more eras than are remembered.
+    """
 
     decay: Decay
     length: Float[Array, ""]
+    last_drift: Float[Array, ""]
+    steps: Int[Array, ""]
     known: Array
 
 
@@ -87,14 +92,21 @@ def _between(later: Sum, earlier: Sum) -> Array:
 
 
 def start(dtype: Any, eras: int = ERAS) -> Clock:
-    """A clock before step 1."""
+    """A clock before step 1; with one era it is `endless`."""
     zero = jnp.zeros((), dtype)
     now = Reading(jnp.int32(1), jnp.int32(0), jnp.zeros((2, 5), dtype), jnp.zeros(2, dtype), jnp.zeros(2, dtype))
     return Clock(now, jnp.zeros(3, dtype), jnp.zeros((eras, 3), dtype), zero)
 
 
+def endless(clock: Clock) -> bool:
+    """Whether no era ends: for estimates that do not fade, or a task that never sleeps."""
+    return len(clock.eras) == 1
+
+
 def settle(clock: Clock) -> Clock:
     """The clock with its table of eras complete; to be called before any question to it."""
+    if endless(clock):
+        return clock
     slot = (clock.now.era - 1) % len(clock.eras)
     return clock._replace(eras=jax.lax.dynamic_update_index_in_dim(clock.eras, clock.ended, slot, 0))
 
@@ -107,7 +119,7 @@ def tick(clock: Clock, rates: Rates) -> Clock:
     era_sum = _add(now.era_log, log[Decay._fields.index("g_y")])
     era_log = era_sum[0] + era_sum[1]
     length = _add(now.era_length, rates.drift * jnp.exp(era_log))
-    ends = era_log < ERA_DEPTH
+    ends = jnp.asarray(False) if endless(clock) else era_log < ERA_DEPTH
     return clock._replace(
         now=Reading(
             step=now.step + 1,
@@ -126,9 +138,18 @@ def elapsed_decay(clock: Clock, since: Reading) -> Decay:
     return Decay(*jnp.exp(_between(clock.now.logs, since.logs)))
 
 
-def elapsed(clock: Clock, since: Reading) -> Elapsed:
+def elapsed(clock: Clock, since: Reading, rates_at: Callable[[Step], Rates]) -> Elapsed:
     """All that the steps since the reading did to a task that was not drawn in them."""
     now, eras = clock.now, clock.eras
+    of = lambda length, known: Elapsed(
+        decay=elapsed_decay(clock, since),
+        length=length,
+        last_drift=rates_at(now.step - 1).drift,
+        steps=now.step - since.step,
+        known=known,
+    )
+    if endless(clock):
+        return of(_between(now.era_length, since.era_length), jnp.asarray(True))
     this_era = since.era == now.era
     first = eras[since.era % len(eras)]
     end = jnp.where(this_era, now.era_length, first[1:])
@@ -147,7 +168,7 @@ def elapsed(clock: Clock, since: Reading) -> Elapsed:
 
     era, left, length = jax.lax.while_loop(unfinished, through_era, (since.era + 1, left, length))
     length += jnp.where(era == now.era, left * (now.era_length[0] + now.era_length[1]), 0)
-    return Elapsed(elapsed_decay(clock, since), length, now.era - since.era < len(eras))
+    return of(length, now.era - since.era < len(eras))
 
 
 class Lower(NamedTuple):
@@ -161,6 +182,7 @@ class Lower(NamedTuple):
 def bring_lower(
     clock: Clock,
     since: Reading,
+    passed: Elapsed,
     kept: Lower,
     radius: Any,
     rates_at: Callable[[Step], Rates],
@@ -171,18 +193,18 @@ def bring_lower(
     can be is inside the ball Y_i the projection is inactive throughout; where it may not be, or where
     the era of the visit has been forgotten, the steps are replayed.
     """
-    passed = elapsed(clock, since)
-    gap = clock.now.step - since.step
     g_y = passed.decay.g_y * kept.g_y
     y = kept.y - passed.length * kept.g_y
-    last = rates_at(clock.now.step - 1).drift
-    y_before = jnp.where(gap == 0, kept.y_before, y + last * g_y)
+    awake = passed.steps == 0
+    y_before = jnp.where(awake, kept.y_before, y + passed.last_drift * g_y)
+    if radius is None and endless(clock):
+        return Lower(y, y_before, g_y)
     straight = passed.known
     if radius is not None:
         farthest = kept.y - (passed.length + clock.longest) * kept.g_y
         straight &= jnp.linalg.norm(farthest) <= radius
-    replayed, replayed_before = _replay(straight | (gap == 0), clock.now.step, since, kept, radius, rates_at)
-    straight |= gap == 0
+    replayed, replayed_before = _replay(straight | awake, clock.now.step, since, kept, radius, rates_at)
+    straight |= awake
     return Lower(jnp.where(straight, y, replayed), jnp.where(straight, y_before, replayed_before), g_y)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from bilevax import arguments
 from bilevax.data import Data, NoData
@@ -80,10 +80,22 @@ def check_probabilities(probabilities: Any) -> None:
         raise ValueError(f"task_probabilities must sum to 1; they sum to {p.sum():.8g}.")
 
 
-def distinct_tasks(key: Key[Array, ""], num_tasks: int, size: int) -> Int[Array, " size"]:
-    """`size` distinct tasks, every subset equally likely, in O(size²) (Floyd 1987)."""
+Words = UInt32[Array, "2 *n"]  # two random words for each number to be drawn
+
+
+def below(words: Words, span: Any) -> Int[Array, "*n"]:
+    """A whole number in 0..span − 1 from each pair of random words: their 64 bits modulo the span."""
+    span = jnp.asarray(span, jnp.uint32)
+    half = (2**16) % span
+    high = (words[0] % span) * ((half * half) % span) % span  # below 2**16 the product fits in 32 bits
+    return ((high + words[1] % span) % span).astype(jnp.int32)
+
+
+def distinct_tasks(words: Words, num_tasks: int) -> Int[Array, " n"]:
+    """As many distinct tasks as there are words, every subset equally likely, in O(n²) (Floyd 1987)."""
+    size = words.shape[1]
     tops = jnp.arange(num_tasks - size, num_tasks, dtype=jnp.int32)
-    picks = jax.random.randint(key, (size,), 0, tops + 1, jnp.int32)
+    picks = below(words, tops + 1)
 
     def choose(k: Array, chosen: Array) -> Array:
         taken = jnp.any(chosen == picks[k])
@@ -92,20 +104,23 @@ def distinct_tasks(key: Key[Array, ""], num_tasks: int, size: int) -> Int[Array,
     return jax.lax.fori_loop(0, size, choose, jnp.full(size, -1, jnp.int32))
 
 
-def weighted_tasks(key: Key[Array, ""], probabilities: Float[Array, " m"], size: int) -> Int[Array, " size"]:
-    """`size` independent tasks with the given probabilities, by inverting their cumulative sums."""
+def weighted_tasks(words: Words, probabilities: Float[Array, " m"]) -> Int[Array, " n"]:
+    """Independent tasks with the given probabilities, by inverting their cumulative sums."""
     cumulative = np.cumsum(np.asarray(probabilities, float))
     # 32 random bits resolve small probabilities better than a float32 does.
     thresholds = np.floor(cumulative[:-1] / cumulative[-1] * 2.0**32).clip(0, 2.0**32 - 1).astype(np.uint32)
-    points = jax.random.bits(key, (size,), np.uint32)
-    return jnp.searchsorted(jnp.asarray(thresholds), points, side="right").astype(jnp.int32)
+    return jnp.searchsorted(jnp.asarray(thresholds), words[0], side="right").astype(jnp.int32)
+
+
+def _takes_all(data: Data, size: int | None) -> bool:
+    return size is None or isinstance(data, NoData)
 
 
 def batch_indices(key: Key[Array, ""], data: Data, i: Int[Array, ""], size: int | None) -> Indices:
     """`size` samples of task i, uniform with replacement; all of them for `None`."""
     if size is None or isinstance(data, NoData):
         return None
-    return jax.random.randint(key, (size,), 0, data.length(i), jnp.int32)
+    return below(jax.random.bits(key, (2, size), np.uint32), data.length(i))
 
 
 def count_samples(data: Data, tasks: Int[Array, " B"], size: int | None) -> Float[Array, ""]:
@@ -118,26 +133,35 @@ def count_samples(data: Data, tasks: Int[Array, " B"], size: int | None) -> Floa
 
 
 def draw_step(problem: Problem, sampling: Sampling, key: Key[Array, ""]) -> Draw:
-    """The draws of one step: tasks i_t by p, their batches ξ and ζ, and tasks j_t uniformly."""
+    """The draws of one step: tasks i_t by p, their batches ξ and ζ, and tasks j_t uniformly.
+
+    All from one call for random bits: a call costs more than its bits.
+    """
     m, size = problem.num_tasks, sampling.tasks_per_step
-    task_key, upper_key, lower_key, direction_key = jax.random.split(key, 4)
+    batches = [0 if _takes_all(data, sampling.batch_size) else size * (sampling.batch_size or 0)
+               for data in (problem.upper_data, problem.lower_data)]  # fmt: skip
+    ends = np.cumsum([size, *batches])
+    words = jax.random.bits(key, (2, int(ends[-1]) + size), np.uint32)
+    for_tasks, for_upper, for_lower, for_direction = jnp.split(words, ends, axis=1)
     if sampling.probabilities is None:
-        tasks = distinct_tasks(task_key, m, size)
+        tasks = distinct_tasks(for_tasks, m)
         weights = jnp.full(size, m / size, problem.dtype)
     else:
-        tasks = weighted_tasks(task_key, sampling.probabilities, size)
+        tasks = weighted_tasks(for_tasks, sampling.probabilities)
         weights = 1 / (size * jnp.asarray(sampling.probabilities, problem.dtype)[tasks])
 
-    def batches(key: Key[Array, ""], data: Data) -> Int[Array, "B batch"] | None:
-        keys = jax.random.split(key, size)
-        return jax.vmap(lambda k, i: batch_indices(k, data, i, sampling.batch_size))(keys, tasks)
+    def batch(data: Data, words: Words) -> Int[Array, "B batch"] | None:
+        if _takes_all(data, sampling.batch_size):
+            return None
+        lengths = jnp.broadcast_to(data.length(tasks), tasks.shape)
+        return below(words.reshape(2, size, -1), lengths[:, None])
 
     return Draw(
         tasks=tasks,
         weights=weights,
-        upper=batches(upper_key, problem.upper_data),
-        lower=batches(lower_key, problem.lower_data),
-        direction_tasks=distinct_tasks(direction_key, m, size),
+        upper=batch(problem.upper_data, for_upper),
+        lower=batch(problem.lower_data, for_lower),
+        direction_tasks=distinct_tasks(for_direction, m),
     )
 
 
@@ -146,10 +170,21 @@ def same_task(left: Int[Array, " A"], right: Int[Array, " B"]) -> Bool[Array, "A
     return left[:, None] == right[None, :]
 
 
-def merge_repeats(sampling: Sampling, tasks: Int[Array, " B"], contributions: PyTree) -> PyTree:
+def repeats(sampling: Sampling, tasks: Int[Array, " B"]) -> Bool[Array, "B B"] | None:
+    """Where two draws are of one task; `None` where that cannot happen."""
+    return same_task(tasks, tasks) if sampling.with_replacement else None
+
+
+def merged(same: Bool[Array, "B B"] | None, contributions: PyTree) -> PyTree:
     """Give every draw of a task the sum of the contributions of all draws of that task."""
-    if not sampling.with_replacement:
+    if same is None:
         return contributions
-    same = same_task(tasks, tasks)
     add: Callable[[Array], Array] = lambda leaf: jnp.tensordot(same.astype(leaf.dtype), leaf, axes=1)
     return jax.tree.map(add, contributions)
+
+
+def looked_at(same: Bool[Array, "B B"] | None, indices: Int[Array, "B batch"] | None) -> Int[Array, "B e"] | None:
+    """The samples that any draw of a task looked at: its own batch, or all batches where tasks can repeat."""
+    if same is None or indices is None:
+        return indices
+    return jnp.broadcast_to(indices.reshape(1, -1), (len(indices), indices.size))

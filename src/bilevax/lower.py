@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from bilevax import oracle
+from bilevax import lapack, oracle
 from bilevax.draw import Indices
 from bilevax.oracle import X, Y
 from bilevax.problem import Problem
@@ -72,7 +72,7 @@ def solve_hessian(product: Callable[[Y], Y], right: Y) -> Y:
     """H⁻¹ right: by Cholesky for up to a few hundred variables, else by conjugate gradients."""
     if right.shape[0] <= DENSE_UP_TO:
         hessian = jax.vmap(product)(jnp.eye(right.shape[0], dtype=right.dtype))
-        return jax.scipy.linalg.solve(hessian, right, assume_a="pos")
+        return lapack.solve(hessian, right)
     tolerance = 100 * jnp.finfo(right.dtype).eps
     return jax.scipy.sparse.linalg.cg(product, right, tol=float(tolerance), maxiter=10 * right.shape[0])[0]
 

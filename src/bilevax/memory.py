@@ -1,32 +1,73 @@
 """Per-task state: read a few tasks, write a few, at a cost that does not depend on their number."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
+from bilevax.rows import ScaledRow
 
-def read(memory: PyTree, tasks: Int[Array, " B"]) -> PyTree:
-    """The rows of the given tasks."""
-    return jax.tree.map(lambda leaf: leaf[tasks], memory)
+RESCALE_BELOW = 1e-9  # the scale of a long row below which it is multiplied in
 
 
-def write(memory: PyTree, tasks: Int[Array, " B"], rows: PyTree, keep: Bool[Array, ""]) -> PyTree:
+def _is_long(leaf: PyTree) -> bool:
+    return isinstance(leaf, ScaledRow)
+
+
+def in_part(rows: PyTree) -> bool:
+    """Whether rows that were read hold only some entries of long rows."""
+    return any(map(_is_long, jax.tree.leaves(rows, is_leaf=_is_long)))
+
+
+def read(memory: PyTree, tasks: Int[Array, " B"], entries: Int[Array, "B e"] | None = None) -> PyTree:
+    """The rows of the given tasks; of a `ScaledRow` only the given entries, where any are given."""
+
+    def rows(leaf: PyTree) -> PyTree:
+        if not _is_long(leaf):
+            return leaf[tasks]
+        scale = leaf.scale[tasks]
+        values = leaf.values[tasks] if entries is None else leaf.values[tasks[:, None], entries]
+        return ScaledRow(scale[:, None] * values, scale)
+
+    return jax.tree.map(rows, memory, is_leaf=_is_long)
+
+
+def write(
+    memory: PyTree,
+    tasks: Int[Array, " B"],
+    rows: PyTree,
+    keep: Bool[Array, ""],
+    entries: Int[Array, "B e"] | None = None,
+) -> PyTree:
     """The memory with the rows of the given tasks replaced; where `keep`, it stays as it is.
 
     One `dynamic_update_slice` a row, in a loop: a scatter makes XLA copy whole arrays in every step of a
-    compiled loop (see `benchmarks.flat`), this does not.
+    compiled loop (see `benchmarks.flat`), this does not. Of a `ScaledRow` the given entries are replaced
+    (twice the same entry must come with the same value) and the rest gets the new scale.
     """
 
     def write_row(k: Array, memory: PyTree) -> PyTree:
         def put(leaf: Array, new: Array) -> Array:
             old = jax.lax.dynamic_index_in_dim(leaf, tasks[k], 0, keepdims=False)
-            row = jax.lax.select(jax.numpy.broadcast_to(keep, old.shape), old, new[k])
+            row = jax.lax.select(jnp.broadcast_to(keep, old.shape), old, new[k])
             return jax.lax.dynamic_update_index_in_dim(leaf, row, tasks[k], 0)
 
-        return jax.tree.map(put, memory, rows)
+        def put_long(leaf: ScaledRow, new: ScaledRow) -> ScaledRow:
+            i, scale = tasks[k], new.scale[k]
+            fades = (scale < RESCALE_BELOW) & ~keep
+            rescale = lambda _, table: jax.lax.dynamic_update_index_in_dim(table, scale * table[i], i, 0)
+            values = jax.lax.fori_loop(0, fades.astype(jnp.int32), rescale, leaf.values)
+            scale = jnp.where(fades, 1, jnp.where(keep, leaf.scale[i], scale))
+            where = slice(None) if entries is None else entries[k]
+            fresh = jnp.where(keep, values[i, where], new.values[k] / scale)
+            return ScaledRow(values.at[i, where].set(fresh), leaf.scale.at[i].set(scale))
+
+        put_any = lambda leaf, new: put_long(leaf, new) if _is_long(leaf) else put(leaf, new)
+        return jax.tree.map(put_any, memory, rows, is_leaf=_is_long)
 
     return jax.lax.fori_loop(0, tasks.shape[0], write_row, memory)
 
@@ -69,13 +110,19 @@ def require(row: PyTree, num_tasks: int) -> int:
         listed = ", ".join(f"{name} {_shown(num_tasks * sizes[name])}" for name in largest)
         raise MemoryError(
             f"the state of {num_tasks} tasks needs {_shown(needed)} and {_shown(available)} are available; "
-            f"the largest parts are {listed}. Choose fewer variables in x or y (they multiply), fewer tasks, "
+            f"the largest parts are {listed}. Choose curvature=bilevax.curvature.tracked, which keeps vectors "
+            "instead of matrices (or linear_model, where the lower problem is one), fewer variables, fewer tasks, "
             "or float32 instead of float64 (half as much)."
         )
     return needed
 
 
-def start(build: Any, num_tasks: int, chunk: int = 64) -> PyTree:
-    """Rows build(i) of all tasks, computed `chunk` at a time; checked to fit before any of it exists."""
+def start(build: Callable[[Any], PyTree], num_tasks: int) -> PyTree:
+    """Rows build(i) of all tasks; checked to fit before any of it exists."""
     require(jax.eval_shape(build, jax.ShapeDtypeStruct((), np.int32)), num_tasks)
-    return jax.lax.map(build, jax.numpy.arange(num_tasks, dtype=np.int32), batch_size=min(chunk, num_tasks))
+    return for_all(build, num_tasks)
+
+
+def for_all(build: Callable[[Any], PyTree], num_tasks: int, chunk: int = 64) -> PyTree:
+    """build(i) of all tasks with a leading axis m, computed `chunk` tasks at a time."""
+    return jax.lax.map(build, jnp.arange(num_tasks, dtype=np.int32), batch_size=min(chunk, num_tasks))

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from bilevax import lower, oracle
+from bilevax import lower, memory, oracle
 from bilevax.algorithms.base import Variables
 from bilevax.oracle import X, Y
 from bilevax.problem import Problem
@@ -37,8 +37,7 @@ def exact(problem: Problem, x: X, start: Float[Array, "m dy"] | None = None) -> 
     def one(i: Array) -> Exact:
         return _solved(problem, x, problem.y0_of(i) if start is None else start[i], i)
 
-    m = problem.num_tasks
-    every = jax.lax.map(one, jnp.arange(m, dtype=jnp.int32), batch_size=min(64, m))
+    every = memory.for_all(one, problem.num_tasks)
     return Exact(jnp.mean(every.objective), jnp.mean(every.gradient, axis=0), every.y)
 
 

@@ -4,9 +4,10 @@ x and y are flat vectors, i is a task, `indices` are samples of that task (`None
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bilevax.draw import Indices
@@ -48,3 +49,29 @@ def lower_derivatives(problem: Problem, x: X, y: Y, i: Any, indices: Indices = N
     Both products are one reverse pass over ∇y g_i: nothing of size d·d' or d'² is formed here.
     """
     return jax.vjp(lambda x, y: lower_gradient(problem, x, y, i, indices), x, y)
+
+
+class Points(NamedTuple):
+    """x, and y and h of some tasks, a row for each."""
+
+    x: X
+    y: Float[Array, "B dy"]
+    h: Float[Array, "B dy"]
+
+
+def hypergradient_innovation(problem: Problem, now: Points, before: Points, samples: tuple, mixing: Any) -> X:
+    """G(now) − (1 − β)·G(before), with G the mean over some tasks of ∇x f_i − ∇²xy g_i·h_i on a batch of each.
+
+    `samples` are the tasks and their samples of f and of g. One reverse pass for all tasks at both points: only one
+    vector of size d is formed, and only where the samples touch it.
+    """
+
+    def lagrangian(x: X, y: Y, h: Y, i: Any, xi: Indices, zeta: Indices) -> Array:
+        return upper_loss(problem, x, y, i, xi) - h @ lower_gradient(problem, x, y, i, zeta)
+
+    def mean(at: Points, shift: X) -> Array:
+        of_task = lambda y, h, *sample: lagrangian(at.x + shift, y, h, *sample)
+        return jnp.mean(jax.vmap(of_task)(at.y, at.h, *samples))
+
+    both = lambda shift: mean(now, shift) - (1 - mixing) * mean(before, shift)
+    return jax.grad(both)(jnp.zeros_like(now.x))

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PyTree
 from bilevax import arguments
 from bilevax.data import Data, NoData, PerTask, Ragged, Shared
 
-Loss = Callable[[PyTree, PyTree, PyTree, PyTree], Float[Array, ""]]
+Loss = Callable[..., Any]  # (x, y, task, batch) -> one number
 Bound = float | Float[Array, " m"] | None
 
 
@@ -111,6 +111,14 @@ def _first_batch(data: Data) -> PyTree:
     return data.take(jnp.int32(0), jnp.zeros(2, jnp.int32))
 
 
+def _uses(function: Callable, first: PyTree, *rest: Any) -> bool:
+    """Whether the function looks at its first argument; yes in case of doubt."""
+    traced = jax.make_jaxpr(function)(first, *rest).jaxpr
+    used = {id(variable) for equation in traced.eqns for variable in equation.invars}
+    used |= {id(variable) for variable in traced.outvars}
+    return any(id(variable) in used for variable in traced.invars[: len(jax.tree.leaves(first))])
+
+
 class Problem:
     """A bilevel problem with m ≥ 1 lower problems, from samples.
 
@@ -124,6 +132,8 @@ class Problem:
       number m: task_i is then the index i. Without it the data say how many tasks there are, else one.
     - `upper_data`, `lower_data`: from `bilevax.shared`, `per_task`, `ragged`; `None` hands on `None`.
     - `strong_convexity`: λ, with ∇²yy g_i ⪰ λI (Assumption 1).
+    - `ridge`: True where g_i is λ/2 ‖y‖² with this very λ plus something convex in y. That part of ∇²yy g_i is
+      then known: estimates leave it apart, so that it neither fades nor needs a floor.
     - `bounds`: the sets of the paper's projections.
 
     A Problem is a pytree: its arrays are traced, its functions are static. Inside the library x and y
@@ -139,12 +149,14 @@ class Problem:
     upper_data: Data
     lower_data: Data
     strong_convexity: float
+    ridge: bool
+    upper_uses_x: bool
     bounds: Bounds
     unravel_x: Callable[[Array], PyTree]
     unravel_y: Callable[[Array], PyTree]
 
     _LEAVES = ("x0", "y0", "tasks", "upper_data", "lower_data", "strong_convexity", "bounds")
-    _STATIC = ("upper", "lower", "num_tasks", "unravel_x", "unravel_y")
+    _STATIC = ("upper", "lower", "num_tasks", "ridge", "upper_uses_x", "unravel_x", "unravel_y")
 
     @arguments.known_keywords
     def __init__(
@@ -159,13 +171,16 @@ class Problem:
         upper_data: Data | None = None,
         lower_data: Data | None = None,
         strong_convexity: float,
+        ridge: bool = False,
         bounds: Bounds | None = None,
     ):
         for name, loss in [("upper", upper), ("lower", lower)]:
             if not callable(loss):
                 raise TypeError(f"{name} must be a function of (x, y, task, batch); got {loss!r}.")
         arguments.positive("strong_convexity", strong_convexity)
-        self.upper, self.lower = upper, lower
+        if not isinstance(ridge, bool):
+            raise TypeError(f"ridge must be True or False, its size is strong_convexity; got {ridge!r}.")
+        self.upper, self.lower, self.ridge = upper, lower, ridge
         self.strong_convexity = strong_convexity
         self.upper_data = _data("upper_data", upper_data)
         self.lower_data = _data("lower_data", lower_data)
@@ -180,6 +195,8 @@ class Problem:
         self.y0, self.unravel_y = self._read_y0(cast(y0), y0_per_task)
         for name in ("upper", "lower"):
             self._check_loss(name)
+        given = self.unravel_y(self.y0_of(0)), self.task(jnp.int32(0)), _first_batch(self.upper_data)
+        self.upper_uses_x = _uses(lambda *given: upper(*given), self.unravel_x(self.x0), *given)
 
     def _read_y0(self, y0: PyTree, stacked: bool | None) -> tuple[Array, Callable[[Array], PyTree]]:
         """Flatten y0, once it is known whether it belongs to one task or holds all m."""
@@ -229,6 +246,11 @@ class Problem:
         if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
             shown = f"shape {out.shape} of {out.dtype}" if hasattr(out, "shape") else type(out).__name__
             raise ValueError(f"{name} must return one real number, the mean loss over the batch; it returned {shown}.")
+
+    @property
+    def known_curvature(self) -> Any:
+        """The number κ for which κI is a known part of ∇²yy g: λ where `ridge`, else zero."""
+        return self.strong_convexity if self.ridge else jnp.zeros((), self.dtype)
 
     @property
     def dtype(self) -> Any:

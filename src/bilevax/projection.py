@@ -1,16 +1,14 @@
 """The paper's projections: on a ball (Π_C), on bounded matrices (S^u_C), on curved enough ones (S^l_λ)."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.custom_batching import sequential_vmap
+from jaxtyping import Array, Bool, Float
 
-
-class Eigen(NamedTuple):
-    """A symmetric matrix as eigenvalues and eigenvectors (columns)."""
-
-    values: Float[Array, " n"]
-    vectors: Float[Array, "n n"]
+from bilevax import lapack
+from bilevax.lapack import Eigen
 
 
 def ball(vector: Float[Array, " n"], radius: Any) -> Float[Array, " n"]:
@@ -20,19 +18,58 @@ def ball(vector: Float[Array, " n"], radius: Any) -> Float[Array, " n"]:
     return vector * jnp.minimum(1, radius / jnp.maximum(jnp.linalg.norm(vector), radius))
 
 
-def singular_ceiling(matrix: Float[Array, "d dy"], ceiling: Any, gram: Eigen | None = None) -> Float[Array, "d dy"]:
-    """S^u_C: every singular value above C is lowered to C.
+def surely_below(matrix: Float[Array, "d dy"], ceiling: Any) -> Bool[Array, ""]:
+    """Whether a cheap bound already says that no singular value is above C.
 
-    Through the eigenvectors W of the Gram matrix VᵀV: V·W diag(min(1, C/s)) Wᵀ. Squaring costs small
-    singular values their accuracy, but those are multiplied by exactly one. `gram` is that
-    eigendecomposition, where it is known already.
+    ‖V‖ is at most √(‖V‖₁ ‖V‖_∞), the largest column and row sums of |V|, and at most the Frobenius norm.
     """
-    squares, vectors = jnp.linalg.eigh(matrix.T @ matrix) if gram is None else gram
-    singular = jnp.sqrt(jnp.maximum(squares, 0))
-    excess = 1 - ceiling / jnp.maximum(singular, ceiling)
-    return matrix - ((matrix @ vectors) * excess[None, :]) @ vectors.T
+    sizes = jnp.abs(matrix)
+    sums = jnp.sqrt(sizes.sum(0).max() * sizes.sum(1).max())
+    return jnp.minimum(sums, jnp.linalg.norm(matrix)) <= ceiling
+
+
+@sequential_vmap
+def _lowered(matrix: Float[Array, "d dy"], ceiling: Any) -> Float[Array, "d dy"]:
+    def lower(matrix: Array) -> Array:
+        squares, vectors = lapack.eigen(matrix.T @ matrix)
+        singular = jnp.sqrt(jnp.maximum(squares, 0))
+        excess = 1 - ceiling / jnp.maximum(singular, ceiling)
+        return matrix - ((matrix @ vectors) * excess[None, :]) @ vectors.T
+
+    return jax.lax.cond(surely_below(matrix, ceiling), lambda matrix: matrix, lower, matrix)
+
+
+def singular_ceiling(matrix: Float[Array, "d dy"], ceiling: Any) -> Float[Array, "d dy"]:
+    """S^u_C: every singular value above C is lowered to C; `None` leaves the matrix alone.
+
+    Through the eigenvectors W of the Gram matrix VᵀV: V·W diag(min(1, C/s)) Wᵀ, and only where a cheap bound
+    does not say that there is nothing to do. Squaring costs small singular values their accuracy, but those
+    are multiplied by exactly one.
+    """
+    return matrix if ceiling is None else _lowered(matrix, jnp.asarray(ceiling, matrix.dtype))
 
 
 def eigen_floor(eigen: Eigen, floor: Any) -> Eigen:
     """S^l_λ: every eigenvalue below λ is lifted to λ."""
     return Eigen(jnp.maximum(eigen.values, floor), eigen.vectors)
+
+
+def curved_enough(matrix: Float[Array, "n n"], floor: Any) -> Bool[Array, ""]:
+    """Whether every eigenvalue is at least λ, up to rounding: H − λI has a Cholesky factor."""
+    n = matrix.shape[0]
+    rounding = 4 * n * float(jnp.finfo(matrix.dtype).eps) * jnp.max(jnp.abs(jnp.diagonal(matrix)))
+    return lapack.positive(matrix + (rounding - floor) * jnp.eye(n, dtype=matrix.dtype))
+
+
+@sequential_vmap
+def _lifted(matrix: Float[Array, "n n"], floor: Any) -> Float[Array, "n n"]:
+    def lift(matrix: Array) -> Array:
+        values, vectors = eigen_floor(lapack.eigen(matrix), floor)
+        return (vectors * values[None, :]) @ vectors.T
+
+    return jax.lax.cond(curved_enough(matrix, floor), lambda matrix: matrix, lift, matrix)
+
+
+def matrix_floor(matrix: Float[Array, "n n"], floor: Any) -> Float[Array, "n n"]:
+    """S^l_λ of a symmetric matrix, at the price of an eigendecomposition only where it changes anything."""
+    return _lifted(matrix, jnp.asarray(floor, matrix.dtype))

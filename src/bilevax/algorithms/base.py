@@ -26,7 +26,6 @@ class Info(NamedTuple):
 
     cost: Cost
     finite: Bool[Array, ""]
-    direction_norm: Float[Array, ""]
 
 
 class Variables(NamedTuple):

@@ -16,9 +16,10 @@ from jaxtyping import Array, Int, Key
 
 from bilevax import arguments
 from bilevax.algorithms.base import Algorithm
+from bilevax.algorithms.first import as_beginning
 from bilevax.algorithms.rsvrb import assemble
 from bilevax.algorithms.state import Settings, Timetable
-from bilevax.curvature import Curvature, dense
+from bilevax.curvature import Curvature
 from bilevax.draw import Sampling
 from bilevax.schedule import Mixing, Rates, Step, as_rates
 
@@ -67,7 +68,7 @@ def re_rsvrb(
     batch_size: int | None = 32,
     task_probabilities: Any = None,
     upper_optimizer: optax.GradientTransformation | None = None,
-    curvature: Curvature = dense,
+    curvature: Curvature | None = None,
     initialization: str = "theorem",
     initial_batch_size: int | None = None,
 ) -> Algorithm:
@@ -91,7 +92,6 @@ def re_rsvrb(
         sampling=Sampling(tasks_per_step, batch_size, task_probabilities),
         curvature=curvature,
         optimizer=upper_optimizer,
-        initialization=initialization,
-        initial_batch_size=initial_batch_size,
+        beginning=as_beginning(initialization, initial_batch_size, batch_size),
     )
     return assemble("re_rsvrb", settings, chosen)

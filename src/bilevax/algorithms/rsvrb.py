@@ -19,180 +19,131 @@ Optimization. O(C(p)/(m ε³)) samples to an ε-stationary point (Theorem 2).
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key
 
-from bilevax import arguments, delay, draw, estimator, memory, oracle, projection
+from bilevax import arguments, delay, draw, estimator, memory
+from bilevax import curvature as curvatures
+from bilevax.algorithms import by_rows
 from bilevax.algorithms.base import Algorithm, Info, Variables
+from bilevax.algorithms.first import Sizes, as_beginning, count_cost
+from bilevax.algorithms.move import all_finite, check_optimizer, move, unless_diverged
 from bilevax.algorithms.state import (
+    Method,
     Settings,
-    Sizes,
     State,
     Task,
     Timetable,
-    count_cost,
     hypergradient,
+    rates_of,
     start,
 )
-from bilevax.curvature import Curvature, dense
+from bilevax.algorithms.visit import Innovation, look, update_vectors
+from bilevax.curvature.base import Asked, Curvature, Drawn, Fresh, chosen_now
 from bilevax.draw import Sampling
 from bilevax.problem import Problem
-from bilevax.schedule import Mixing, Rates, Step, as_rates
-
-
-class Innovation(NamedTuple):
-    """What the samples of one task tell about its five estimates."""
-
-    f_x: Float[Array, " d"]
-    f_y: Float[Array, " dy"]
-    g_y: Float[Array, " dy"]
-    curvature: PyTree
-
-
-def _rates(problem: Problem, settings: Settings, state: State, t: Step) -> Rates:
-    """The rates of step t, in the floating type of the problem."""
-    rates = settings.timetable.rates(state.timetable, t)
-    return jax.tree.map(lambda rate: jnp.asarray(rate, problem.dtype), rates)
-
-
-def _innovation(
-    problem: Problem, settings: Settings, state: State, mixing: Mixing, task: Task, drawn: tuple
-) -> Innovation:
-    """Fresh derivatives of one task at (x_t, y_t) and (x_{t−1}, y_{t−1}) on the same samples."""
-    i, weight, xi, zeta = drawn
-    now, before = (state.x, task.y), (state.x_before, task.y_before)
-    f_x, f_y = oracle.upper_gradients(problem, *now, i, xi)
-    f_x_before, f_y_before = oracle.upper_gradients(problem, *before, i, xi)
-    g_y, second = oracle.lower_derivatives(problem, *now, i, zeta)
-    g_y_before, second_before = oracle.lower_derivatives(problem, *before, i, zeta)
-    new = Innovation(
-        f_x=estimator.innovation(f_x, f_x_before, mixing.f_x),
-        f_y=estimator.innovation(f_y, f_y_before, mixing.f_y),
-        g_y=estimator.innovation(g_y, g_y_before, mixing.g_y),
-        curvature=settings.curvature.innovation(second, second_before, mixing, problem.dim_y, problem.dtype),
-    )
-    return jax.tree.map(lambda leaf: weight * leaf, new)
+from bilevax.schedule import Mixing, Rates, as_rates
 
 
 def _bring(problem: Problem, settings: Settings, state: State, i: Int[Array, ""], task: Task) -> Task:
     """The task as it is now: all updates that were delayed since its last visit, made."""
-    rates_at = lambda t: _rates(problem, settings, state, t)
+    rates_at = lambda t: rates_of(problem, settings, state, t)
     radius = settings.bounds(problem.bounds).of(i).y
+    passed = delay.elapsed(state.clock, task.visit, rates_at)
     kept = delay.Lower(task.y, task.y_before, task.g_y)
-    brought = delay.bring_lower(state.clock, task.visit, kept, radius, rates_at)
-    decay = delay.elapsed_decay(state.clock, task.visit)
+    brought = delay.bring_lower(state.clock, task.visit, passed, kept, radius, rates_at)
     return task._replace(
         y=brought.y,
         y_before=brought.y_before,
-        f_x=decay.f_x * task.f_x,
-        f_y=decay.f_y * task.f_y,
+        f_x=None if task.f_x is None else passed.decay.f_x * task.f_x,
+        f_y=passed.decay.f_y * task.f_y,
         g_y=brought.g_y,
-        curvature=settings.curvature.age(problem, task.curvature, decay),
+        curvature=settings.curvature.age(problem, task.curvature, passed, task.f_y),
     )
 
 
 def _update(
-    problem: Problem,
-    settings: Settings,
-    rates: Rates,
-    visit: delay.Reading,
-    i: Any,
-    task: Task,
-    new: Innovation,
+    problem: Problem, settings: Settings, rates: Rates, visit: delay.Reading, drawn: draw.Draw, current: Task, new: Any
 ) -> Task:
-    """Lines 4 to 8 and 15 for a drawn task."""
-    mixing, bounds = rates.mixing, settings.bounds(problem.bounds).of(i)
-    f_x = projection.ball(estimator.storm(task.f_x, new.f_x, mixing.f_x), bounds.f_x)  # line 4, u
-    f_y = projection.ball(estimator.storm(task.f_y, new.f_y, mixing.f_y), bounds.f_y)  # line 5, v
-    curvature = settings.curvature.update(problem, task.curvature, new.curvature, mixing, bounds)  # lines 6, 7: V, H
-    g_y = estimator.storm(task.g_y, new.g_y, mixing.g_y)  # line 8, w
-    trial = projection.ball(task.y - rates.lower_step * g_y, bounds.y)
-    y = task.y + rates.relaxation * (trial - task.y)  # line 15
-    return Task(y, task.y, f_x, f_y, g_y, curvature, visit)
-
-
-def _aged(problem: Problem, settings: Settings, task: Task, decay: delay.Decay) -> Float[Array, " d"]:
-    """z_i of a task that was not drawn, after its estimates have decayed."""
-    aged = settings.curvature.age(problem, task.curvature, decay)
-    return hypergradient(settings, decay.f_x * task.f_x, decay.f_y * task.f_y, aged)
+    """Lines 4 to 8 and 15 for all drawn tasks."""
+    same = draw.repeats(settings.sampling, drawn.tasks)
+    vectors = draw.merged(same, new._replace(curvature=None))
+    update = lambda i, task, new: update_vectors(problem, settings, rates, visit, i, task, new)
+    updated = jax.vmap(update)(drawn.tasks, current, vectors)
+    entries = draw.looked_at(same, drawn.lower)
+    fresh = Fresh(drawn.tasks, same, entries, updated.f_y, rates, settings.bounds(problem.bounds))
+    curvature = settings.curvature.update(problem, current.curvature, new.curvature, fresh)  # lines 6, 7: V, H
+    return updated._replace(curvature=curvature)
 
 
 def _direction(
-    problem: Problem, settings: Settings, state: State, mixing: Mixing, drawn: draw.Draw, updated: Task
+    problem: Problem,
+    settings: Settings,
+    state: State,
+    mixing: Mixing,
+    drawn: draw.Draw,
+    current: Task,
+    updated: Task,
 ) -> Float[Array, " d"]:
     """Lines 9 to 13: d_{t+1} = (1−β)(d_t − z_{j,t}) + z_{j,t+1}, the mean over the drawn j."""
-    fresh = jax.vmap(lambda task: hypergradient(settings, task.f_x, task.f_y, task.curvature))(updated)
-    if problem.num_tasks == 1:
-        return fresh[0]  # d_0 = z_0 makes d_t = z_t for ever
-    one_step = delay.Decay(*(1 - beta for beta in mixing[:5]))
-
-    def change(task: Task) -> tuple[Array, Array]:
-        decay = delay.elapsed_decay(state.clock, task.visit)
-        later = jax.tree.map(lambda passed, step: passed * step, decay, one_step)
-        return _aged(problem, settings, task, decay), _aged(problem, settings, task, later)  # lines 11, 12
-
-    before, aged = jax.vmap(change)(memory.read(state.tasks, drawn.direction_tasks))
+    if problem.num_tasks == 1 and not memory.in_part(updated):  # d_0 = z_0 makes d_t = z_t for ever
+        return hypergradient(problem, settings, jax.tree.map(lambda leaf: leaf[0], updated))
+    asleep = memory.read(state.tasks, drawn.direction_tasks)
     same = draw.same_task(drawn.direction_tasks, drawn.tasks)
-    now = jnp.where(same.any(1)[:, None], fresh[same.argmax(1)], aged)
-    return estimator.storm(
-        state.direction, estimator.innovation(now.mean(0), before.mean(0), mixing.direction), mixing.direction
-    )
+    before = jax.vmap(lambda visit: delay.elapsed_decay(state.clock, visit))(asleep.visit)
+    later = delay.Decay(*((1 - beta) * decay for beta, decay in zip(mixing[:5], before, strict=True)))
+    hit, at = same.any(1), same.argmax(1)
 
+    def before_and_now(decay: str, kept: Array, updated: Array) -> tuple[Array, Array]:
+        old, aged = (getattr(decays, decay)[:, None] * kept for decays in (before, later))  # line 11, line 12
+        return old, chosen_now(hit, at, aged, updated)
 
-def _move(problem: Problem, settings: Settings, state: State, rates: Rates, direction: Array) -> tuple[Array, PyTree]:
-    """Line 14: x_{t+1} = x_t − η_t γ d_{t+1}, or what the user's optimizer makes of d_{t+1}."""
-    if settings.optimizer is None:
-        return state.x - rates.upper_step * direction, state.optimizer
-    updates, optimizer = settings.optimizer.update(
-        problem.unravel_x(direction), state.optimizer, problem.unravel_x(state.x)
-    )
-    return state.x + jax.flatten_util.ravel_pytree(updates)[0], optimizer
-
-
-def _all_finite(tree: PyTree) -> Bool[Array, ""]:
-    """Whether all numbers are so far from overflow that their squares and delayed updates are finite too."""
-    floats = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]
-    small = lambda leaf: jnp.abs(leaf) < float(jnp.finfo(leaf.dtype).max) ** 0.5
-    return jnp.all(jnp.stack([small(leaf).all() for leaf in floats]))
+    v_before, v_now = before_and_now("f_y", asleep.f_y, updated.f_y)
+    asked = Asked(asleep.curvature, before, later, v_before, v_now, hit, at)
+    entries = draw.looked_at(draw.repeats(settings.sampling, drawn.tasks), drawn.lower)
+    seen = Drawn(drawn.tasks, entries, current.curvature, updated.curvature)
+    change = -settings.curvature.change(problem, asked, seen, mixing)
+    if asleep.f_x is not None and updated.f_x is not None:
+        u_before, u_now = before_and_now("f_x", asleep.f_x, updated.f_x)
+        change += estimator.innovation(u_now.mean(0), u_before.mean(0), mixing.direction)
+    return estimator.storm(state.direction, change, mixing.direction)
 
 
 def _unless_diverged(finite: Array, moved: State, unmoved: State) -> State:
     """Everything but the two tables, which are not written where the step is not taken."""
     small = lambda state: state._replace(tasks=(), clock=state.clock._replace(eras=()))
-    kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), small(moved), small(unmoved))
+    kept = unless_diverged(finite, small(moved), small(unmoved))
     return kept._replace(clock=kept.clock._replace(eras=moved.clock.eras))
 
 
 def _step(settings: Settings, problem: Problem, state: State, key: Key[Array, ""]) -> tuple[State, Info]:
     """Lines 3 to 15. All reads of per-task state come before its one write, so that it can be in place."""
     state = state._replace(clock=delay.settle(state.clock))
-    rates = _rates(problem, settings, state, state.clock.now.step)
+    rates = rates_of(problem, settings, state, state.clock.now.step)
     drawn = draw.draw_step(problem, settings.sampling, key)  # lines 3 and 10
     clock = delay.tick(state.clock, rates)
 
-    def look(task: Task, sample: tuple) -> tuple[Task, Innovation]:
+    def visit(task: Task, sample: tuple) -> tuple[Task, Innovation]:
         current = _bring(problem, settings, state, sample[0], task)
-        return current, _innovation(problem, settings, state, rates.mixing, current, sample)
+        return current, look(problem, settings, state.x, state.x_before, rates.mixing, current, sample)
 
     samples = (drawn.tasks, drawn.weights, drawn.upper, drawn.lower)
-    current, new = jax.vmap(look)(memory.read(state.tasks, drawn.tasks), samples)
-    new = draw.merge_repeats(settings.sampling, drawn.tasks, new)
-    update = lambda i, task, new: _update(problem, settings, rates, clock.now, i, task, new)
-    updated = jax.vmap(update)(drawn.tasks, current, new)  # lines 4 to 8 and 15
-
-    direction = _direction(problem, settings, state, rates.mixing, drawn, updated)  # lines 9 to 13
-    x, optimizer = _move(problem, settings, state, rates, direction)  # line 14
-    finite = _all_finite((x, direction, updated))
-    tasks = memory.write(state.tasks, drawn.tasks, updated, keep=~finite)
+    entries = draw.looked_at(draw.repeats(settings.sampling, drawn.tasks), drawn.lower)
+    current, new = jax.vmap(visit)(memory.read(state.tasks, drawn.tasks, entries), samples)
+    updated = _update(problem, settings, rates, clock.now, drawn, current, new)  # lines 4 to 8 and 15
+    direction = _direction(problem, settings, state, rates.mixing, drawn, current, updated)  # lines 9 to 13
+    x, optimizer = move(problem, settings.optimizer, state.optimizer, state.x, rates.upper_step, direction)  # line 14
+    finite = all_finite((x, direction, updated))
+    tasks = memory.write(state.tasks, drawn.tasks, updated, ~finite, entries)
     moved = state._replace(x=x, x_before=state.x, direction=direction, clock=clock, optimizer=optimizer)
     after = _unless_diverged(finite, moved, state)._replace(tasks=tasks)
     batch = settings.sampling.batch_size
-    cost = count_cost(problem, settings.curvature, drawn.tasks, Sizes(batch, batch), points=2)
-    return after, Info(cost, finite, jnp.linalg.norm(direction))
+    cost = count_cost(problem, settings.curvature.products(problem), drawn.tasks, Sizes(batch, batch), points=2)
+    return after, Info(cost, finite)
 
 
 def _variables(settings: Settings, problem: Problem, state: State) -> Variables:
@@ -201,27 +152,36 @@ def _variables(settings: Settings, problem: Problem, state: State) -> Variables:
     return Variables(state.x, jax.vmap(bring)(jnp.arange(problem.num_tasks), state.tasks))
 
 
+ANY_PROBLEM = Method(start, _step, _variables)
+
+
+def _served(settings: Settings, problem: Problem) -> tuple[Settings, Method]:
+    """The settings with the curvature for this problem, and how its steps are made."""
+    settings = settings._replace(curvature=curvatures.chosen(settings.curvature, problem))
+    return settings, by_rows.ONE_LINEAR_MODEL if by_rows.serves(settings, problem) else ANY_PROBLEM
+
+
 def assemble(name: str, settings: Settings, chosen: Mapping[str, Any]) -> Algorithm:
     """The algorithm of this family with the given settings."""
-    arguments.one_of("initialization", settings.initialization, ("theorem", "cheap"))
-    if not isinstance(settings.curvature, Curvature):
-        raise TypeError(f"curvature must be one of bilevax.curvature, for example dense; got {settings.curvature!r}.")
-    if settings.optimizer is not None and not isinstance(settings.optimizer, optax.GradientTransformation):
+    if not isinstance(settings.curvature, Curvature | None):
         raise TypeError(
-            "upper_optimizer must be an optax transformation, for example optax.adam(1e-2); "
-            f"got {settings.optimizer!r}."
+            f"curvature must be one of bilevax.curvature: dense, linear_model or tracked; got {settings.curvature!r}."
         )
-    if settings.initial_batch_size is not None:
-        arguments.count("initial_batch_size", settings.initial_batch_size)
-    elif settings.initialization == "cheap":
-        settings = settings._replace(initial_batch_size=settings.sampling.batch_size)
-    return Algorithm(
-        name=name,
-        init=lambda problem, key: start(settings, problem, key),
-        step=lambda problem, state, key: _step(settings, problem, state, key),
-        variables=lambda problem, state: _variables(settings, problem, state),
-        settings=chosen,
-    )
+    check_optimizer(settings.optimizer)
+
+    def init(problem: Problem, key: Key[Array, ""]) -> Any:
+        served, method = _served(settings, problem)
+        return method.start(served, problem, key)
+
+    def step(problem: Problem, state: Any, key: Key[Array, ""]) -> tuple[Any, Info]:
+        served, method = _served(settings, problem)
+        return method.step(served, problem, state, key)
+
+    def variables(problem: Problem, state: Any) -> Variables:
+        served, method = _served(settings, problem)
+        return method.variables(served, problem, state)
+
+    return Algorithm(name, init, step, variables, chosen)
 
 
 def scheduled(rates: Rates) -> Timetable:
@@ -240,7 +200,7 @@ def rsvrb(
     batch_size: int | None = 32,
     task_probabilities: Any = None,
     upper_optimizer: optax.GradientTransformation | None = None,
-    curvature: Curvature = dense,
+    curvature: Curvature | None = None,
     initialization: str = "theorem",
     initial_batch_size: int | None = None,
 ) -> Algorithm:
@@ -254,6 +214,9 @@ def rsvrb(
       for all there are. `task_probabilities` (p): by default uniform and without replacement.
     - `upper_optimizer`: an optax transformation that takes d and gives the change of x; `upper_step` is
       then not used.
+    - `curvature`: what is kept of ∇²g, `bilevax.curvature.dense` (matrices, any loss with small d'), `linear_model`
+      (vectors, for `bilevax.problems.reweighting`) or `tracked` (matrix-free, large d'). By default
+      `linear_model` where the problem is one, else `dense`.
     - `initialization`: "theorem" solves every lower problem at x_0 on the first batch and starts all
       estimates from it; "cheap" leaves y at y_0. The first batch has `initial_batch_size` samples for each
       task; by default all there are for "theorem", `batch_size` of them for "cheap".
@@ -267,7 +230,6 @@ def rsvrb(
         sampling=Sampling(tasks_per_step, batch_size, task_probabilities),
         curvature=curvature,
         optimizer=upper_optimizer,
-        initialization=initialization,
-        initial_batch_size=initial_batch_size,
+        beginning=as_beginning(initialization, initial_batch_size, batch_size),
     )
     return assemble("rsvrb", settings, chosen)

@@ -1,27 +1,32 @@
 """What Algorithm 2 carries from step to step, and its line 1: how it starts."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from bilevax import delay, draw, lower, memory, oracle, projection
+from bilevax import delay, memory, oracle, projection
 from bilevax.algorithms.base import Cost
-from bilevax.curvature import Curvature
+from bilevax.algorithms.first import Beginning, first_point, initial_cost
+from bilevax.algorithms.move import start_optimizer
+from bilevax.curvature.base import At
 from bilevax.draw import Sampling
 from bilevax.problem import Bounds, Problem
 from bilevax.schedule import Rates, Step
 
 
 class Task(NamedTuple):
-    """What is kept of one lower problem, as it was right after its last visit."""
+    """What is kept of one lower problem, as it was right after its last visit.
+
+    `f_x` is `None` where f does not depend on x: u = 0 needs no estimate.
+    """
 
     y: Float[Array, " dy"]
     y_before: Float[Array, " dy"]
-    f_x: Float[Array, " d"]
+    f_x: Float[Array, " d"] | None
     f_y: Float[Array, " dy"]
     g_y: Float[Array, " dy"]
     curvature: PyTree
@@ -39,13 +44,6 @@ class State(NamedTuple):
     timetable: PyTree
     optimizer: PyTree
     initial_cost: Cost
-
-
-class Sizes(NamedTuple):
-    """The batch sizes for the upper and the lower loss; `None` is every sample there is."""
-
-    upper: int | None
-    lower: int | None
 
 
 class FirstTask(NamedTuple):
@@ -67,72 +65,51 @@ class Settings(NamedTuple):
 
     timetable: Timetable
     sampling: Sampling
-    curvature: Curvature
+    curvature: Any  # a Curvature; `None` until the problem decides
     optimizer: optax.GradientTransformation | None
-    initialization: str
-    initial_batch_size: int | None
+    beginning: Beginning
     bounds: Callable[[Bounds], Bounds] = lambda bounds: bounds
 
 
-def hypergradient(settings: Settings, f_x: Array, f_y: Array, curvature: PyTree) -> Float[Array, " d"]:
+class Method(NamedTuple):
+    """How steps are made: `start(settings, problem, key)`, then as in `Algorithm`, with the settings first."""
+
+    start: Callable[..., Any]
+    step: Callable[..., Any]
+    variables: Callable[..., Any]
+
+
+def rates_of(problem: Problem, settings: Settings, state: Any, t: Step) -> Rates:
+    """The rates of step t, in the floating type of the problem."""
+    rates = settings.timetable.rates(state.timetable, t)
+    return jax.tree.map(lambda rate: jnp.asarray(rate, problem.dtype), rates)
+
+
+def hypergradient(problem: Problem, settings: Settings, task: Task) -> Float[Array, " d"]:
     """Line 9: z_i = u_i − V_i H_i⁻¹ v_i."""
-    return f_x - settings.curvature.correction(curvature, f_y)
-
-
-def count_cost(problem: Problem, curvature: Curvature, tasks: Array, sizes: Sizes, points: int) -> Cost:
-    """The work of evaluating both losses at `points` points, on a batch of each task."""
-    drawn = [
-        draw.count_samples(data, tasks, size)
-        for data, size in zip((problem.upper_data, problem.lower_data), sizes, strict=True)
-    ]
-    upper, lower_ = (jnp.maximum(count, float(len(tasks))) for count in drawn)  # no data: one evaluation a task
-    return Cost(
-        samples=drawn[0] + drawn[1],
-        gradients=points * (upper + lower_),
-        products=points * lower_ * float(curvature.products(problem)),
-    )
-
-
-def _first_sizes(problem: Problem, settings: Settings) -> Sizes:
-    """How large the first batches are; `None`, everything there is, where there is no more than asked for."""
-    size = settings.initial_batch_size
-    whole = lambda data: size is None or data.max_length <= size
-    return Sizes(*(None if whole(data) else size for data in (problem.upper_data, problem.lower_data)))
+    correction = settings.curvature.correction(problem, task.curvature, task.f_y)
+    return -correction if task.f_x is None else task.f_x - correction
 
 
 def _first_task(
     problem: Problem, settings: Settings, clock: delay.Clock, key: Key[Array, ""], i: Int[Array, ""]
 ) -> FirstTask:
     """Line 1 for one task: y_0 and the first estimates."""
-    upper_key, lower_key = jax.random.split(jax.random.fold_in(key, i))
-    sizes = _first_sizes(problem, settings)
-    xi = draw.batch_indices(upper_key, problem.upper_data, i, sizes.upper)
-    zeta = draw.batch_indices(lower_key, problem.lower_data, i, sizes.lower)
-    x, y, solves = problem.x0, problem.y0_of(i), jnp.int32(0)
-    bounds = settings.bounds(problem.bounds).of(i)
-    if settings.initialization == "theorem":
-        y, solves = lower.solve(problem, x, y, i, zeta)
-    y = projection.ball(y, bounds.y)
+    x, bounds = problem.x0, settings.bounds(problem.bounds).of(i)
+    y, xi, zeta, solves = first_point(problem, settings.beginning, bounds.y, key, i)
     f_x, f_y = oracle.upper_gradients(problem, x, y, i, xi)
     g_y, second = oracle.lower_derivatives(problem, x, y, i, zeta)
+    f_y = projection.ball(f_y, bounds.f_y)
     task = Task(
         y=y,
         y_before=y,
-        f_x=projection.ball(f_x, bounds.f_x),
-        f_y=projection.ball(f_y, bounds.f_y),
+        f_x=projection.ball(f_x, bounds.f_x) if problem.upper_uses_x else None,
+        f_y=f_y,
         g_y=g_y,
-        curvature=settings.curvature.start(problem, second, bounds),
+        curvature=settings.curvature.start(problem, i, zeta, At(x, y, second), f_y, bounds),
         visit=clock.now,
     )
     return FirstTask(task, solves)
-
-
-def _initial_cost(problem: Problem, settings: Settings, solves: Int[Array, " m"]) -> Cost:
-    """The first evaluation of everything, and the gradients that solving the lower problems took."""
-    sizes, tasks = _first_sizes(problem, settings), jnp.arange(problem.num_tasks, dtype=jnp.int32)
-    cost = count_cost(problem, settings.curvature, tasks, sizes, points=1)
-    each = jax.vmap(lambda i: jnp.maximum(draw.count_samples(problem.lower_data, i[None], sizes.lower), 1.0))(tasks)
-    return cost._replace(gradients=cost.gradients + jnp.sum(each * solves.astype(float)))
 
 
 def start(settings: Settings, problem: Problem, key: Key[Array, ""]) -> State:
@@ -143,17 +120,15 @@ def start(settings: Settings, problem: Problem, key: Key[Array, ""]) -> State:
     begin_key, task_key = jax.random.split(key)
     build = lambda i: _first_task(problem, settings, clock, task_key, i)
     tasks, solves = memory.start(build, problem.num_tasks)
-    of_task = lambda task: hypergradient(settings, task.f_x, task.f_y, task.curvature)
-    direction = jnp.mean(jax.vmap(of_task)(tasks), axis=0)
-    x = problem.x0
-    optimizer = () if settings.optimizer is None else settings.optimizer.init(problem.unravel_x(x))
+    task = lambda i: jax.tree.map(lambda leaf: leaf[0], memory.read(tasks, i[None]))
+    each = memory.for_all(lambda i: hypergradient(problem, settings, task(i)), problem.num_tasks)
     return State(
-        x=x,
-        x_before=x,
-        direction=direction,
+        x=problem.x0,
+        x_before=problem.x0,
+        direction=jnp.mean(each, axis=0),
         tasks=tasks,
         clock=clock,
         timetable=settings.timetable.begin(begin_key),
-        optimizer=optimizer,
-        initial_cost=_initial_cost(problem, settings, solves),
+        optimizer=start_optimizer(problem, settings.optimizer),
+        initial_cost=initial_cost(problem, settings.beginning, settings.curvature.products(problem), solves),
     )

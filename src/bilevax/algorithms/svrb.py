@@ -18,9 +18,10 @@ import optax
 
 from bilevax import arguments
 from bilevax.algorithms.base import Algorithm
+from bilevax.algorithms.first import as_beginning
 from bilevax.algorithms.rsvrb import assemble, scheduled
 from bilevax.algorithms.state import Settings
-from bilevax.curvature import Curvature, dense
+from bilevax.curvature import Curvature
 from bilevax.draw import Sampling
 from bilevax.problem import Problem
 from bilevax.schedule import as_rates, power
@@ -44,7 +45,7 @@ def svrb(
     mixing: Any = MIXING,
     batch_size: int | None = 32,
     upper_optimizer: optax.GradientTransformation | None = None,
-    curvature: Curvature = dense,
+    curvature: Curvature | None = None,
     initialization: str = "theorem",
     initial_batch_size: int | None = None,
 ) -> Algorithm:
@@ -59,8 +60,7 @@ def svrb(
         sampling=_OneTask(1, batch_size),
         curvature=curvature,
         optimizer=upper_optimizer,
-        initialization=initialization,
-        initial_batch_size=initial_batch_size,
+        beginning=as_beginning(initialization, initial_batch_size, batch_size),
         bounds=lambda bounds: replace(bounds, f_x=None, y=None),
     )
     return assemble("svrb", settings, chosen)

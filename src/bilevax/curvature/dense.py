@@ -1,28 +1,37 @@
-"""H (d' × d') and V (d × d') as arrays, for any loss with small d'.
+"""H (d' × d') and V (d × d') as arrays, for any loss with small d': the paper's own form.
 
-H is kept as its eigenvalues and eigenvectors. S^l_λ then costs nothing for a task that was not drawn:
-S^l_λ[ρH] only scales and lifts the eigenvalues, and a solve is two products. A drawn task pays for one
-eigendecomposition, the one that S^l_λ needs anyway.
+What is estimated of ∇²yy g is H − κI, where κI is what is known of it (`Problem.ridge`), and S^l_λ floors it at
+λ − κ. Two ways to keep it, whichever pays fewer eigendecompositions:
+
+- as a matrix, where nothing has to be floored while a task sleeps: with one task, which never does, or with a
+  known ridge, where the floor is zero and S_0[ρH] = ρ S_0[H]. A drawn task then pays for an eigendecomposition
+  only if a Cholesky factorisation says that its floor changes anything.
+- else as eigenvalues and eigenvectors. S^l_λ[ρH] only scales and lifts the eigenvalues, a solve is two
+  products, and a drawn task pays for one eigendecomposition.
 """
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from bilevax import estimator, projection
+from bilevax import draw, estimator, lapack, projection
+from bilevax.curvature.base import At, Curvature, Fresh, accept_all, change_of_rows
+from bilevax.delay import Decay, Elapsed
+from bilevax.draw import Indices
+from bilevax.lapack import Eigen
 from bilevax.oracle import SecondOrder
 from bilevax.problem import Bounds, Problem
-from bilevax.projection import Eigen
+
+Hessian = Float[Array, "dy dy"] | Eigen
 
 
 class Dense(NamedTuple):
-    """V_i, and H_i = vectors · diag(values) · vectorsᵀ."""
+    """V_i, and H_i − κI as a matrix or as its eigenvalues and eigenvectors."""
 
     cross: Float[Array, "d dy"]
-    values: Float[Array, " dy"]
-    vectors: Float[Array, "dy dy"]
+    hessian: Hessian
 
 
 class Matrices(NamedTuple):
@@ -38,57 +47,97 @@ def matrices(second: SecondOrder, dim_y: int, dtype: Any) -> Matrices:
     return Matrices(cross_rows.T, hessian)
 
 
+def _unknown(problem: Problem, second: SecondOrder) -> Matrices:
+    """∇²xy g and ∇²yy g − κI."""
+    cross, hessian = matrices(second, problem.dim_y, problem.dtype)
+    return Matrices(cross, hessian - problem.known_curvature * jnp.eye(problem.dim_y, dtype=problem.dtype))
+
+
+def _fades_below_its_floor(problem: Problem) -> bool:
+    """Whether H of a sleeping task has to be floored."""
+    return problem.num_tasks > 1 and not problem.ridge
+
+
 def _project(problem: Problem, raw: Matrices, bounds: Bounds) -> Dense:
-    """S^u_C[V] and S^l_λ[H], both from one call of `eigh`.
-
-    One call, not two: jaxlib's batched LAPACK calls wait for each other's threads, and two that run at the
-    same time stand still for ever on a machine with two cores (seen with jaxlib 0.10.2).
-    """
-    cross, stack = raw.cross, [raw.hessian]
-    if bounds.g_xy is not None:
-        stack.append(cross.T @ cross)
-    values, vectors = jnp.linalg.eigh(jnp.stack(stack))
-    if bounds.g_xy is not None:
-        cross = projection.singular_ceiling(cross, bounds.g_xy, Eigen(values[1], vectors[1]))
-    hessian = projection.eigen_floor(Eigen(values[0], vectors[0]), problem.strong_convexity)
-    return Dense(cross, hessian.values, hessian.vectors)
+    """S^u_C[V] and S^l_λ[H]."""
+    cross = projection.singular_ceiling(raw.cross, bounds.g_xy)
+    if _fades_below_its_floor(problem):
+        return Dense(cross, projection.eigen_floor(lapack.eigen(raw.hessian), problem.strong_convexity))
+    return Dense(cross, projection.matrix_floor(raw.hessian, problem.strong_convexity - problem.known_curvature))
 
 
-def start(problem: Problem, second: SecondOrder, bounds: Bounds) -> Dense:
+def start(problem: Problem, i: Any, indices: Indices, at: At, f_y: Array, bounds: Bounds) -> Dense:
     """S^u_C[∇²xy g] and S^l_λ[∇²yy g] of the first batch."""
-    return _project(problem, matrices(second, problem.dim_y, problem.dtype), bounds)
+    return _project(problem, _unknown(problem, at.second), bounds)
 
 
-def age(problem: Problem, kept: Dense, decay: Any) -> Dense:
+def _age(problem: Problem, kept: Dense, decay: Decay) -> Dense:
+    cross = decay.g_xy * kept.cross
+    if isinstance(kept.hessian, Eigen):
+        values, vectors = kept.hessian
+        return Dense(cross, Eigen(jnp.maximum(decay.g_yy * values, problem.strong_convexity), vectors))
+    return Dense(cross, decay.g_yy * kept.hessian)
+
+
+def age(problem: Problem, kept: Dense, passed: Elapsed, f_y: Array) -> Dense:
     """(1−β)V and S^l_λ[(1−β)H], over all the steps since the task was last drawn."""
-    values = jnp.maximum(decay.g_yy * kept.values, problem.strong_convexity)
-    return Dense(decay.g_xy * kept.cross, values, kept.vectors)
+    return _age(problem, kept, passed.decay)
 
 
-def innovation(second_now: SecondOrder, second_before: SecondOrder, mixing: Any, dim_y: int, dtype: Any) -> Matrices:
+def innovation(
+    problem: Problem, i: Int[Array, ""], indices: Indices, kept: Dense, now: At, before: At, mixing: Any
+) -> Matrices:
     """∇²g(now; ζ) − (1−β)·∇²g(before; ζ), for both matrices."""
-    now, before = (matrices(second, dim_y, dtype) for second in (second_now, second_before))
+    fresh, old = (_unknown(problem, at.second) for at in (now, before))
     return Matrices(
-        estimator.innovation(now.cross, before.cross, mixing.g_xy),
-        estimator.innovation(now.hessian, before.hessian, mixing.g_yy),
+        estimator.innovation(fresh.cross, old.cross, mixing.g_xy),
+        estimator.innovation(fresh.hessian, old.hessian, mixing.g_yy),
     )
 
 
-def update(problem: Problem, kept: Dense, new: Matrices, mixing: Any, bounds: Bounds) -> Dense:
-    """Lines 6 and 7 of Algorithm 2 for a drawn task."""
-    hessian = (kept.vectors * kept.values[None, :]) @ kept.vectors.T
-    raw = Matrices(
-        estimator.storm(kept.cross, new.cross, mixing.g_xy),
-        estimator.storm(hessian, new.hessian, mixing.g_yy),
-    )
-    return _project(problem, raw, bounds)
+def _matrix(hessian: Hessian) -> Float[Array, "dy dy"]:
+    if not isinstance(hessian, Eigen):
+        return hessian
+    return (hessian.vectors * hessian.values[None, :]) @ hessian.vectors.T
 
 
-def correction(kept: Dense, v: Float[Array, " dy"]) -> Float[Array, " d"]:
+def update(problem: Problem, kept: Dense, new: Matrices, fresh: Fresh) -> Dense:
+    """Lines 6 and 7 of Algorithm 2 for the drawn tasks."""
+    mixing, new = fresh.rates.mixing, draw.merged(fresh.same, new)
+
+    def one(i: Array, kept: Dense, new: Matrices) -> Dense:
+        raw = Matrices(
+            estimator.storm(kept.cross, new.cross, mixing.g_xy),
+            estimator.storm(_matrix(kept.hessian), new.hessian, mixing.g_yy),
+        )
+        return _project(problem, raw, fresh.bounds.of(i))
+
+    return jax.vmap(one)(fresh.tasks, kept, new)
+
+
+def correction(problem: Problem, kept: Dense, v: Float[Array, " dy"]) -> Float[Array, " d"]:
     """V H⁻¹ v."""
-    return kept.cross @ (kept.vectors @ ((v @ kept.vectors) / kept.values))
+    if isinstance(kept.hessian, Eigen):
+        values, vectors = kept.hessian
+        return kept.cross @ (vectors @ ((v @ vectors) / values))
+    whole = kept.hessian + problem.known_curvature * jnp.eye(problem.dim_y, dtype=problem.dtype)
+    return kept.cross @ lapack.solve(whole, v)
 
 
 def products(problem: Problem) -> int:
     """d' columns of each of the two matrices."""
     return 2 * problem.dim_y
+
+
+dense = Curvature(
+    name="dense",
+    start=start,
+    age=age,
+    innovation=innovation,
+    update=update,
+    correction=correction,
+    change=change_of_rows(_age, correction),
+    products=products,
+    check=accept_all,
+)
+"""H (d' × d') and V (d × d') as arrays, for any loss with small d': the paper's own form."""

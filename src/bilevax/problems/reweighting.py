@@ -1,11 +1,14 @@
 """Weights on training samples, learned so that models trained with them do well on trusted data.
 
-    min_x (1/m) Σ_i mean_j ℓ(y_i*(x); trusted_j),   y_i*(x) = argmin_y mean_j s(x_j) ℓ(y; train_j) + λ/2 ‖y‖²
+    min_x (1/m) Σ_i mean_j ℓ(a_jᵀy_i*(x)/σ_i; trusted),
+    y_i*(x) = argmin_y mean_j s(x_j) ℓ(a_jᵀy/σ_i, b_ji) + λ/2 ‖y‖²
 
-with the logistic loss ℓ of task i's own labels and s(x_j) the weight of sample j: the problem of the
-paper's experiments, with one set of labels for each task.
+with a smooth convex loss ℓ and s(x_j) the weight of sample j: the problem of the paper's experiments. Tasks differ
+in their labels, in their temperature σ_i, or in both.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -14,33 +17,91 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bilevax import arguments
+from bilevax.curvature.linear_model import LinearModel, losses
 from bilevax.data import shared
 from bilevax.problem import Bounds, Problem
-
-WEIGHTS = {"sigmoid": jax.nn.sigmoid, "raw": lambda x: x}
-
-
-def _logistic(features: Array, signs: Array, y: Array) -> Array:
-    return jax.nn.softplus(-signs * (features @ y))
+from bilevax.rows import SparseRows, sparse_rows
 
 
-def _upper(x: Array, y: Array, i: Array, batch: dict[str, Array]) -> Array:
-    return jnp.mean(_logistic(batch["features"], batch["signs"][:, i], y))
+def identity(x: Array) -> Array:
+    """The weight x_j itself, as the paper writes it."""
+    return x
 
 
-def _check(name: str, features: Any, labels: Any) -> tuple[Array, Array]:
-    """Features with a constant column added, and labels −1/+1 as (samples, tasks)."""
-    A, b = np.asarray(features, float), np.asarray(labels, float)
+def logistic(score: Array, label: Array) -> Array:
+    """log(1 + exp(−label·score))."""
+    return jax.nn.softplus(-label * score)
+
+
+def squared(score: Array, label: Array) -> Array:
+    """½(score − label)²."""
+    return 0.5 * (score - label) ** 2
+
+
+def squared_hinge(score: Array, label: Array) -> Array:
+    """½ max(0, 1 − label·score)²."""
+    return 0.5 * jnp.maximum(0, 1 - label * score) ** 2
+
+
+WEIGHTS = {"sigmoid": jax.nn.sigmoid, "raw": identity}
+LOSSES = {"logistic": logistic, "squared": squared, "squared_hinge": squared_hinge}
+
+
+@dataclass(frozen=True)
+class TrustedLoss:
+    """The upper loss mean_j ℓ(a_jᵀy/σ_i, b_ji) as a function of (x, y, task, batch); x plays no part."""
+
+    loss: Callable[[Any, Any], Any]
+
+    def __call__(self, x: Array, y: Array, task: Any, batch: Any) -> Array:
+        return jnp.mean(losses(self.loss, y, task, batch))
+
+
+def _rows(name: str, given: Any, form: str | None) -> Float[Array, "n p"] | SparseRows:
+    """Features with a constant column added, as an array or as sparse rows."""
+    import scipy.sparse as sp
+
+    if sp.issparse(given):
+        matrix = sp.hstack([given, np.ones((given.shape[0], 1))], format="csr")
+        if not np.isfinite(matrix.data).all():
+            raise ValueError(f"{name} must be finite; {int((~np.isfinite(matrix.data)).sum())} of its values are not.")
+        if form == "sparse":
+            return sparse_rows(matrix, jnp.result_type(float))
+        return jnp.asarray(matrix.toarray(), float)
+    A = np.asarray(given, float)
+    if form == "sparse":
+        return _rows(name, sp.csr_array(A), form)
+    return jnp.asarray(np.column_stack([A, np.ones(len(A))]))
+
+
+def _check(name: str, features: Any, labels: Any, loss: str) -> Float[Array, "n m"]:
+    """The labels as (samples, columns), once they and the features are known to fit."""
+    b = np.asarray(labels, float)
     b = b[:, None] if b.ndim == 1 else b
-    if A.ndim != 2 or b.ndim != 2 or len(A) != len(b) or len(A) == 0:
+    shape = np.shape(features)
+    if len(shape) != 2 or b.ndim != 2 or shape[0] != len(b) or len(b) == 0:
         raise ValueError(
             f"{name}_features must be (samples, features) and {name}_labels (samples,) or (samples, tasks), "
-            f"with samples > 0 the same; got shapes {np.shape(features)} and {np.shape(labels)}."
+            f"with samples > 0 the same; got shapes {shape} and {np.shape(labels)}."
         )
-    if not np.isin(b, (-1, 1)).all():
-        wrong = b[~np.isin(b, (-1, 1))][0]
-        raise ValueError(f"{name}_labels must be -1 or +1; got {wrong}.")
-    return jnp.asarray(np.column_stack([A, np.ones(len(A))])), jnp.asarray(b)
+    right = np.isfinite(b) if loss == "squared" else np.isin(b, (-1, 1))
+    if not right.all():
+        wanted = "finite" if loss == "squared" else "-1 or +1"
+        raise ValueError(f"{name}_labels must be {wanted}; got {b[~right][0]}.")
+    return jnp.asarray(b)
+
+
+def _tasks(temperatures: Any, columns: int) -> dict[str, Array]:
+    """Temperature and column of labels of each task."""
+    sigma = np.ones(columns) if temperatures is None else np.asarray(temperatures, float)
+    if sigma.ndim != 1 or len(sigma) == 0 or not (np.isfinite(sigma).all() and (sigma > 0).all()):
+        raise ValueError(f"temperatures must be a vector of numbers > 0, one for each task; got {temperatures!r}.")
+    if columns not in (1, len(sigma)):
+        raise ValueError(
+            f"temperatures must have one entry for each of the {columns} columns of labels; got {len(sigma)}."
+        )
+    own = np.arange(columns) if columns > 1 else np.zeros(len(sigma))
+    return {"temperature": jnp.asarray(sigma), "column": jnp.asarray(own, jnp.int32)}
 
 
 @arguments.known_keywords
@@ -50,42 +111,52 @@ def reweighting(
     train_labels: Float[Any, "n m"],
     trusted_features: Float[Any, "k p"],
     trusted_labels: Float[Any, "k m"],
+    loss: str = "logistic",
+    temperatures: Float[Any, " m"] | None = None,
     ridge: float = 1e-2,
     weights: str = "sigmoid",
+    rows: str = "dense",
     bounds: Bounds | None = None,
 ) -> Problem:
-    """Sample weights for m linear logistic models that share them; x_j belongs to training sample j.
+    """Sample weights for m linear models that share them; x_j belongs to training sample j.
 
-    Labels are −1 or +1, one column for each task. `weights`: "sigmoid" makes the weight of sample j
-    s(x_j) = 1/(1 + exp(−x_j)), "raw" makes it x_j itself, as the paper writes it (the lower problem then
-    need not be convex). Every weight starts at one half ("sigmoid") or one ("raw").
+    - features: (samples, features), an array or a scipy.sparse matrix; a constant is added.
+    - labels: −1 or +1 (any number for the squared loss); (samples,), or a column for each task.
+    - `loss`: "logistic" log(1 + exp(−b s)), "squared" ½(s − b)² or "squared_hinge" ½ max(0, 1 − b s)², of the score
+      s = a_jᵀy/σ_i.
+    - `temperatures`: σ_i, one for each task; by default 1. The paper's many lower problems share one column of
+      labels and differ in σ_i.
+    - `weights`: "sigmoid" makes the weight of sample j s(x_j) = 1/(1 + exp(−x_j)), "raw" makes it x_j itself, as the
+      paper writes it (the lower problem then need not be convex). Every weight starts at one half ("sigmoid") or
+      one ("raw").
+    - `rows`: how training and trusted features are held, "dense" (faster) or "sparse" (smaller, by the share of
+      non-zeros); `python -m benchmarks.step` measures both.
+
+    The lower loss is a `bilevax.curvature.LinearModel`, so methods keep vectors instead of matrices of ∇²g.
     """
     arguments.positive("ridge", ridge)
     arguments.one_of("weights", weights, tuple(WEIGHTS))
-    weight = WEIGHTS[weights]
-    A, signs = _check("train", train_features, train_labels)
-    trusted, trusted_signs = _check("trusted", trusted_features, trusted_labels)
-    if (A.shape[1], signs.shape[1]) != (trusted.shape[1], trusted_signs.shape[1]):
+    arguments.one_of("loss", loss, tuple(LOSSES))
+    arguments.one_of("rows", rows, ("dense", "sparse"))
+    labels = _check("train", train_features, train_labels, loss)
+    trusted_b = _check("trusted", trusted_features, trusted_labels, loss)
+    (n, p), trusted_p = np.shape(train_features), np.shape(trusted_features)[1]
+    if (p, labels.shape[1]) != (trusted_p, trusted_b.shape[1]):
         raise ValueError(
             "training and trusted data must agree on the number of features and tasks; got "
-            f"{A.shape[1] - 1} and {trusted.shape[1] - 1} features, "
-            f"{signs.shape[1]} and {trusted_signs.shape[1]} tasks."
+            f"{p} and {trusted_p} features, {labels.shape[1]} and {trusted_b.shape[1]} tasks."
         )
-
-    def lower(x: Array, y: Array, i: Array, batch: dict[str, Array]) -> Array:
-        losses = _logistic(batch["features"], batch["signs"][:, i], y)
-        return jnp.mean(weight(x[batch["row"]]) * losses) + ridge / 2 * (y @ y)
-
-    start = 0.0 if weights == "sigmoid" else 1.0
+    A, trusted = _rows("train_features", train_features, rows), _rows("trusted_features", trusted_features, rows)
     return Problem(
-        upper=_upper,
-        lower=lower,
-        x0=jnp.full(len(A), start, A.dtype),
-        y0=jnp.zeros(A.shape[1], A.dtype),
+        upper=TrustedLoss(LOSSES[loss]),
+        lower=LinearModel(LOSSES[loss], WEIGHTS[weights], float(ridge)),
+        x0=jnp.full(n, 0.0 if weights == "sigmoid" else 1.0, labels.dtype),
+        y0=jnp.zeros(p + 1, labels.dtype),
         y0_per_task=False,
-        tasks=signs.shape[1],
-        upper_data=shared({"features": trusted, "signs": trusted_signs}),
-        lower_data=shared({"features": A, "signs": signs, "row": jnp.arange(len(A))}),
+        tasks=_tasks(temperatures, labels.shape[1]),
+        upper_data=shared({"features": trusted, "labels": trusted_b}),
+        lower_data=shared({"features": A, "labels": labels, "row": jnp.arange(n, dtype=jnp.int32)}),
         strong_convexity=ridge,
+        ridge=True,
         bounds=bounds,
     )

@@ -1,0 +1,351 @@
+"""BSVRB v1 and v2: the blockwise successors of RSVRB (Hu, Qiu, Guo, Zhang, Yang, ICML 2023).
+
+I of the m blocks are drawn in a step, with B samples each; estimates of the other blocks stay as they are. For a
+drawn block i, with the same sample at the current and the previous point, MSVR (`bilevax.estimator`) estimates
+
+    s_i ← (1−α)s_i + α ∇y g_i(now; ζ) + γ(∇y g_i(now; ζ) − ∇y g_i(before; ζ)),   γ = (m−I)/(I(1−α)) + (1−α)
+
+and y_i ← y_i − τ s_i in every step for all blocks, delayed until a block is next drawn. What stands for H_i⁻¹∇y f_i:
+
+    v1:  H_i by MSVR, its eigenvalues floored at λ; h_i = H_i⁻¹∇y f_i on the fresh sample
+    v2:  h_i is a variable; r_i estimates ∇²yy g_i h_i − ∇y f_i by MSVR; h_i ← Π[h_i − τ r_i] in every step, as y_i
+
+and with G the mean over the drawn i of ∇x f_i − ∇²xy g_i h_i on the fresh samples,
+
+    z ← (1−β)(z − G(before)) + G(now),   x ← x − η z.
+
+Estimates come before the direction: v1 takes the new H_i for `now` and the old one for `before`. Nothing of size d is
+kept for a block, and nothing of size d'² either in v2. O(m ε⁻³/(I√I) + m ε⁻³/(I√B)) samples to an ε-stationary point.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from bilevax import arguments, delay, draw, estimator, lapack, memory, oracle, projection
+from bilevax.algorithms.base import Algorithm, Cost, Info, Variables
+from bilevax.algorithms.first import Beginning, Sizes, as_beginning, count_cost, first_batch, first_point, initial_cost
+from bilevax.algorithms.move import all_finite, check_optimizer, move, start_optimizer, unless_diverged
+from bilevax.curvature.base import At
+from bilevax.curvature.dense import matrices
+from bilevax.curvature.tracked import first_solution, radius_of
+from bilevax.draw import Indices, Sampling
+from bilevax.oracle import Points
+from bilevax.problem import Bounds, Problem
+from bilevax.schedule import Mixing, Rates, Step, as_rates
+
+
+class Block(NamedTuple):
+    """What is kept of one lower problem, as it was right after its last visit."""
+
+    y: Float[Array, " dy"]
+    y_before: Float[Array, " dy"]
+    g_y: Float[Array, " dy"]
+    inverse: PyTree
+    visit: delay.Reading
+    inverse_visit: delay.Reading
+
+
+class BlockState(NamedTuple):
+    """x_t, x_{t−1}, z_t, and one `Block` for each lower problem; a clock for the steps of y and one for h."""
+
+    x: Float[Array, " d"]
+    x_before: Float[Array, " d"]
+    direction: Float[Array, " d"]
+    blocks: Any  # Block, each leaf with a leading axis m
+    clock: delay.Clock
+    inverse_clock: delay.Clock
+    optimizer: PyTree
+    initial_cost: Cost
+
+
+class Seen(NamedTuple):
+    """What a sample shows of a block at one point: ∇y f, ∇y g and the map to ∇²g·h."""
+
+    f_y: Float[Array, " dy"]
+    g_y: Float[Array, " dy"]
+    at: At
+
+
+class Inverse(NamedTuple):
+    """What stands for H_i⁻¹∇y f_i: functions on what is kept of it for one block.
+
+    - `start(problem, seen, bounds)`: from the first batch.
+    - `bring(kept, bring_lower)`: over the steps in which the block was not drawn.
+    - `sample(problem, seen, h)`: what MSVR follows, at one of two points with its h.
+    - `estimate(kept)`: MSVR's estimate of it; `points(kept)`: h at the current and at the previous point, or none.
+    - `update(problem, kept, estimate, rates, bounds)`: with the new estimate.
+    - `solve(problem, kept, updated, f_y, f_y_before)`: h for the direction, for the current and the previous point.
+    - `products(problem)`: products of second derivatives with a vector for a sample at a point.
+    """
+
+    start: Callable[..., PyTree]
+    bring: Callable[..., PyTree]
+    sample: Callable[..., Array]
+    estimate: Callable[[PyTree], Array]
+    points: Callable[[PyTree], tuple[Any, Any]]
+    update: Callable[..., PyTree]
+    solve: Callable[..., tuple[Array, Array]]
+    products: Callable[[Problem], int]
+
+
+def _hessian(problem: Problem, seen: Seen) -> Float[Array, "dy dy"]:
+    return matrices(seen.at.second, problem.dim_y, problem.dtype).hessian
+
+
+FLOORED = Inverse(
+    start=lambda problem, seen, bounds: projection.matrix_floor(_hessian(problem, seen), problem.strong_convexity),
+    bring=lambda kept, bring_lower: kept,
+    sample=lambda problem, seen, h: _hessian(problem, seen),
+    estimate=lambda kept: kept,
+    points=lambda kept: (None, None),
+    update=lambda problem, kept, estimate, rates, bounds: projection.matrix_floor(estimate, problem.strong_convexity),
+    solve=lambda problem, kept, updated, f_y, f_y_before: (lapack.solve(updated, f_y), lapack.solve(kept, f_y_before)),
+    products=lambda problem: problem.dim_y + 1,
+)
+"""v1: H_i, floored at λ."""
+
+
+class Solution(NamedTuple):
+    """h_t, h_{t−1} and the estimate r of ∇²yy g·h − ∇y f."""
+
+    h: Float[Array, " dy"]
+    h_before: Float[Array, " dy"]
+    residual: Float[Array, " dy"]
+
+
+def _first_solution(problem: Problem, seen: Seen, bounds: Bounds) -> Solution:
+    h, _, hessian = first_solution(problem, seen.at.second, seen.f_y, radius_of(problem, bounds))
+    return Solution(h, h, hessian - seen.f_y)
+
+
+def _stepped(problem: Problem, kept: Solution, estimate: Array, rates: Rates, bounds: Bounds) -> Solution:
+    h = projection.ball(kept.h - rates.lower_step * estimate, radius_of(problem, bounds))
+    return Solution(h, kept.h, estimate)
+
+
+FOLLOWED = Inverse(
+    start=_first_solution,
+    bring=lambda kept, bring_lower: Solution(*bring_lower(delay.Lower(*kept))),
+    sample=lambda problem, seen, h: seen.at.second(h)[1] - seen.f_y,
+    estimate=lambda kept: kept.residual,
+    points=lambda kept: (kept.h, kept.h_before),
+    update=_stepped,
+    solve=lambda problem, kept, updated, f_y, f_y_before: (kept.h, kept.h_before),
+    products=lambda problem: 2,
+)
+"""v2: h_i, a variable of its own."""
+
+
+class BlockSettings(NamedTuple):
+    """All that BSVRB is made of; `inverse_rates` are the rates of h."""
+
+    inverse: Inverse
+    rates: Rates
+    inverse_rates: Rates
+    sampling: Sampling
+    optimizer: optax.GradientTransformation | None
+    beginning: Beginning
+
+
+def _at(problem: Problem, rates: Rates, t: Step) -> Rates:
+    return jax.tree.map(lambda rate: jnp.asarray(rate, problem.dtype), rates.at(t))
+
+
+def _asleep(problem: Problem, rates: Rates) -> Callable[[Step], Rates]:
+    """The rates for a block that is not drawn: it moves on, but its estimates do not fade."""
+    still = Mixing(*[jnp.zeros((), problem.dtype)] * len(Mixing._fields))
+    return lambda t: _at(problem, rates, t)._replace(mixing=still)
+
+
+def _look(problem: Problem, x: Array, y: Array, i: Array, xi: Indices, zeta: Indices) -> Seen:
+    g_y, second = oracle.lower_derivatives(problem, x, y, i, zeta)
+    return Seen(oracle.upper_gradients(problem, x, y, i, xi)[1], g_y, At(x, y, second))
+
+
+def _bring(problem: Problem, settings: BlockSettings, state: BlockState, i: Array, block: Block) -> Block:
+    """The block as it is now: y_i ← y_i − τ s_i for all the steps in which it was not drawn, and h_i likewise."""
+
+    def mover(clock: delay.Clock, visit: delay.Reading, rates: Rates, radius: Any) -> Callable:
+        asleep = _asleep(problem, rates)
+        passed = delay.elapsed(clock, visit, asleep)
+        return lambda kept: delay.bring_lower(clock, visit, passed, kept, radius, asleep)
+
+    move_y = mover(state.clock, block.visit, settings.rates, None)
+    y, y_before, _ = move_y(delay.Lower(block.y, block.y_before, block.g_y))
+    radius = radius_of(problem, problem.bounds.of(i))
+    move_h = mover(state.inverse_clock, block.inverse_visit, settings.inverse_rates, radius)
+    return block._replace(y=y, y_before=y_before, inverse=settings.inverse.bring(block.inverse, move_h))
+
+
+class Visited(NamedTuple):
+    """A drawn block before and after its update, and h for the current and for the previous point."""
+
+    current: Block
+    updated: Block
+    h: Float[Array, " dy"]
+    h_before: Float[Array, " dy"]
+
+
+def _visit(
+    problem: Problem, settings: BlockSettings, state: BlockState, clocks: tuple, block: Block, drawn: tuple
+) -> Visited:
+    """The estimates of a drawn block, and its steps."""
+    i, xi, zeta = drawn
+    inverse, t = settings.inverse, state.clock.now.step
+    rates, inverse_rates = _at(problem, settings.rates, t), _at(problem, settings.inverse_rates, t)
+    share = settings.sampling.tasks_per_step / problem.num_tasks
+    current = _bring(problem, settings, state, i, block)
+    now = _look(problem, state.x, current.y, i, xi, zeta)
+    before = _look(problem, state.x_before, current.y_before, i, xi, zeta)
+
+    def msvr(estimate: Array, fresh: Array, old: Array, mixing: Any) -> Array:
+        return estimator.storm(estimate, estimator.msvr_innovation(fresh, old, mixing, share), mixing)
+
+    g_y = msvr(current.g_y, now.g_y, before.g_y, rates.mixing.g_y)
+    h, h_before = inverse.points(current.inverse)
+    samples = inverse.sample(problem, now, h), inverse.sample(problem, before, h_before)
+    estimate = msvr(inverse.estimate(current.inverse), *samples, rates.mixing.g_yy)
+    kept = inverse.update(problem, current.inverse, estimate, inverse_rates, problem.bounds.of(i))
+    updated = Block(current.y - rates.lower_step * g_y, current.y, g_y, kept, *(clock.now for clock in clocks))
+    return Visited(current, updated, *inverse.solve(problem, current.inverse, kept, now.f_y, before.f_y))
+
+
+def _step(settings: BlockSettings, problem: Problem, state: BlockState, key: Key[Array, ""]) -> tuple[BlockState, Info]:
+    """One step; all reads of per-block state come before its one write, so that it can be in place."""
+    t, drawn = state.clock.now.step, draw.draw_step(problem, settings.sampling, key)
+    clock = delay.tick(state.clock, _asleep(problem, settings.rates)(t))
+    inverse_clock = delay.tick(state.inverse_clock, _asleep(problem, settings.inverse_rates)(t))
+
+    visit = lambda block, *drawn: _visit(problem, settings, state, (clock, inverse_clock), block, drawn)
+    samples = (drawn.tasks, drawn.upper, drawn.lower)
+    current, updated, h, h_before = jax.vmap(visit)(memory.read(state.blocks, drawn.tasks), *samples)
+    now, before = Points(state.x, current.y, h), Points(state.x_before, current.y_before, h_before)
+    rates = _at(problem, settings.rates, t)
+    beta = rates.mixing.direction
+    new = oracle.hypergradient_innovation(problem, now, before, samples, beta)
+    direction = estimator.storm(state.direction, new, beta)
+    x, optimizer = move(problem, settings.optimizer, state.optimizer, state.x, rates.upper_step, direction)
+
+    finite = all_finite((x, direction, updated))
+    blocks = memory.write(state.blocks, drawn.tasks, updated, ~finite)
+    moved = BlockState(x, state.x, direction, (), clock, inverse_clock, optimizer, state.initial_cost)
+    after = unless_diverged(finite, moved, state._replace(blocks=()))._replace(blocks=blocks)
+    batch = settings.sampling.batch_size
+    cost = count_cost(problem, settings.inverse.products(problem), drawn.tasks, Sizes(batch, batch), points=2)
+    return after, Info(cost, finite)
+
+
+def _start(settings: BlockSettings, problem: Problem, key: Key[Array, ""]) -> BlockState:
+    """x_1 = x_0 and y_1 = y_0, the first estimates of every block, z_0 the mean over all blocks."""
+    settings.sampling.check(problem)
+    clock = delay.start(problem.dtype, eras=1)  # nothing fades, so no era ever ends
+    x = problem.x0
+
+    def first_block(i: Int[Array, ""]) -> tuple[Block, Array]:
+        first = first_point(problem, settings.beginning, None, key, i)
+        seen = _look(problem, x, first.y, i, first.upper, first.lower)
+        kept = settings.inverse.start(problem, seen, problem.bounds.of(i))
+        return Block(first.y, first.y, seen.g_y, kept, clock.now, clock.now), first.solves
+
+    def first_hypergradient(i: Int[Array, ""]) -> Float[Array, " d"]:
+        block = jax.tree.map(lambda leaf: leaf[i], blocks)
+        xi, zeta = first_batch(problem, settings.beginning, key, i)
+        seen = _look(problem, x, block.y, i, xi, zeta)
+        h, _ = settings.inverse.solve(problem, block.inverse, block.inverse, seen.f_y, seen.f_y)
+        return oracle.upper_gradients(problem, x, block.y, i, xi)[0] - seen.at.second(h)[0]
+
+    blocks, solves = memory.start(first_block, problem.num_tasks)
+    return BlockState(
+        x=x,
+        x_before=x,
+        direction=jnp.mean(memory.for_all(first_hypergradient, problem.num_tasks), axis=0),
+        blocks=blocks,
+        clock=clock,
+        inverse_clock=clock,
+        optimizer=start_optimizer(problem, settings.optimizer),
+        initial_cost=initial_cost(problem, settings.beginning, settings.inverse.products(problem), solves),
+    )
+
+
+def _variables(settings: BlockSettings, problem: Problem, state: BlockState) -> Variables:
+    bring = lambda i, block: _bring(problem, settings, state, i, block).y
+    return Variables(state.x, jax.vmap(bring)(jnp.arange(problem.num_tasks), state.blocks))
+
+
+def _below_one(mixing: Any) -> None:
+    """Refuse a mixing of one: MSVR divides by 1 − α."""
+    for beta in mixing if isinstance(mixing, Mixing) else [mixing]:
+        value = beta(jnp.int32(1)) if callable(beta) else beta
+        arguments.number("mixing", value, "in (0, 1), MSVR divides by 1 - mixing", lambda v: 0 < v < 1)
+
+
+def _assemble(name: str, inverse: Inverse, chosen: Mapping[str, Any]) -> Algorithm:
+    """BSVRB with the given way to H⁻¹∇y f."""
+    _below_one(chosen["mixing"])
+    check_optimizer(chosen["upper_optimizer"])
+    own_step = chosen.get("inverse_step")
+    h_step = chosen["lower_step"] if own_step is None else own_step
+    settings = BlockSettings(
+        inverse=inverse,
+        rates=as_rates(chosen["upper_step"], chosen["lower_step"], 1.0, chosen["mixing"]),
+        inverse_rates=as_rates(chosen["upper_step"], h_step, 1.0, chosen["mixing"]),
+        sampling=Sampling(chosen["tasks_per_step"], chosen["batch_size"]),
+        optimizer=chosen["upper_optimizer"],
+        beginning=as_beginning(chosen["initialization"], chosen["initial_batch_size"], chosen["batch_size"]),
+    )
+    return Algorithm(
+        name=name,
+        init=lambda problem, key: _start(settings, problem, key),
+        step=lambda problem, state, key: _step(settings, problem, state, key),
+        variables=lambda problem, state: _variables(settings, problem, state),
+        settings=chosen,
+    )
+
+
+@arguments.known_keywords
+def bsvrb_v1(
+    *,
+    upper_step: Any = 0.1,
+    lower_step: Any = 0.5,
+    mixing: Any = 0.1,
+    tasks_per_step: int = 1,
+    batch_size: int | None = 32,
+    upper_optimizer: optax.GradientTransformation | None = None,
+    initialization: str = "theorem",
+    initial_batch_size: int | None = None,
+) -> Algorithm:
+    """BSVRB v1: G = mean_i ∇x f_i − ∇²xy g_i H_i⁻¹∇y f_i, z ← (1−β)(z − G_before) + G_now, x ← x − η z.
+
+    H_i (d' × d') is estimated by MSVR, ∇x f_i, ∇y f_i and ∇²xy g_i are fresh: for small d' and any d. `mixing` is α
+    for ∇y g_i (as `Mixing.g_y`) and H_i (`g_yy`), and β (`direction`). The other arguments are those of
+    `bilevax.rsvrb`. Source: Hu, Qiu, Guo, Zhang, Yang, ICML 2023, Algorithm BSVRB^{v1}.
+    """
+    return _assemble("bsvrb_v1", FLOORED, dict(locals()))
+
+
+@arguments.known_keywords
+def bsvrb_v2(
+    *,
+    upper_step: Any = 0.1,
+    lower_step: Any = 0.5,
+    inverse_step: Any = None,
+    mixing: Any = 0.1,
+    tasks_per_step: int = 1,
+    batch_size: int | None = 32,
+    upper_optimizer: optax.GradientTransformation | None = None,
+    initialization: str = "theorem",
+    initial_batch_size: int | None = None,
+) -> Algorithm:
+    """BSVRB v2: h_i ← Π[h_i − τ r_i], G = mean_i ∇x f_i − ∇²xy g_i h_i, z ← (1−β)(z − G_before) + G_now, x ← x − η z.
+
+    Matrix-free, for any d and d'; only vectors of size d' are kept for a task. `inverse_step` is the step of h_i, by
+    default that of y_i; Π is the ball of radius C_fy/λ where `Bounds.f_y` is given. `mixing` is α for ∇y g_i (as
+    `Mixing.g_y`) and ∇²yy g_i h_i − ∇y f_i (`g_yy`), and β (`direction`). The other arguments are those of
+    `bilevax.rsvrb`. Source: Hu, Qiu, Guo, Zhang, Yang, ICML 2023, Algorithm BSVRB^{v2}.
+    """
+    return _assemble("bsvrb_v2", FOLLOWED, dict(locals()))

@@ -1,0 +1,96 @@
+"""How a run starts: the first batch of every task and its y_0, and what that takes."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+from bilevax import arguments, draw, lower, projection
+from bilevax.algorithms.base import Cost
+from bilevax.draw import Indices
+from bilevax.problem import Problem
+
+
+class Sizes(NamedTuple):
+    """The batch sizes for the upper and the lower loss; `None` is every sample there is."""
+
+    upper: int | None
+    lower: int | None
+
+
+class Beginning(NamedTuple):
+    """`initialization`: "theorem" solves every lower problem on the first batch, "cheap" leaves y at y_0."""
+
+    initialization: str
+    batch_size: int | None
+
+    def sizes(self, problem: Problem) -> Sizes:
+        """How large the first batches are; `None`, everything there is, where there is no more than asked for."""
+        whole = lambda data: self.batch_size is None or data.max_length <= self.batch_size
+        return Sizes(*(None if whole(data) else self.batch_size for data in (problem.upper_data, problem.lower_data)))
+
+
+class FirstPoint(NamedTuple):
+    """y_0 of a task, the samples of its first batch, and the lower gradients that solving it took."""
+
+    y: Float[Array, " dy"]
+    upper: Indices
+    lower: Indices
+    solves: Int[Array, ""]
+
+
+def as_beginning(initialization: str, initial_batch_size: int | None, batch_size: int | None) -> Beginning:
+    """From what a user gave: by default all samples for "theorem", an ordinary batch for "cheap"."""
+    arguments.one_of("initialization", initialization, ("theorem", "cheap"))
+    if initial_batch_size is not None:
+        arguments.count("initial_batch_size", initial_batch_size)
+    elif initialization == "cheap":
+        initial_batch_size = batch_size
+    return Beginning(initialization, initial_batch_size)
+
+
+def first_batch(
+    problem: Problem, beginning: Beginning, key: Key[Array, ""], i: Int[Array, ""]
+) -> tuple[Indices, Indices]:
+    """The samples of both losses that task i starts from."""
+    upper_key, lower_key = jax.random.split(jax.random.fold_in(key, i))
+    sizes = beginning.sizes(problem)
+    xi = draw.batch_indices(upper_key, problem.upper_data, i, sizes.upper)
+    return xi, draw.batch_indices(lower_key, problem.lower_data, i, sizes.lower)
+
+
+def first_point(
+    problem: Problem, beginning: Beginning, radius: Any, key: Key[Array, ""], i: Int[Array, ""]
+) -> FirstPoint:
+    """The first batch of task i, and y_0 on it, inside the ball Y_i."""
+    xi, zeta = first_batch(problem, beginning, key, i)
+    y, solves = problem.y0_of(i), jnp.int32(0)
+    if beginning.initialization == "theorem":
+        y, solves = lower.solve(problem, problem.x0, y, i, zeta)
+    return FirstPoint(projection.ball(y, radius), xi, zeta, solves)
+
+
+def count_cost(problem: Problem, products: int, tasks: Int[Array, " B"], sizes: Sizes, points: int) -> Cost:
+    """The work of evaluating both losses at `points` points, on a batch of each task.
+
+    `products` is the number of products with second derivatives that it takes for one sample at one point.
+    """
+    drawn = [
+        draw.count_samples(data, tasks, size)
+        for data, size in zip((problem.upper_data, problem.lower_data), sizes, strict=True)
+    ]
+    upper, lower_ = (jnp.maximum(count, float(len(tasks))) for count in drawn)  # no data: one evaluation a task
+    return Cost(
+        samples=drawn[0] + drawn[1],
+        gradients=points * (upper + lower_),
+        products=points * lower_ * float(products),
+    )
+
+
+def initial_cost(problem: Problem, beginning: Beginning, products: int, solves: Int[Array, " m"]) -> Cost:
+    """The first evaluation of everything, and the gradients that solving the lower problems took."""
+    sizes, tasks = beginning.sizes(problem), jnp.arange(problem.num_tasks, dtype=jnp.int32)
+    cost = count_cost(problem, products, tasks, sizes, points=1)
+    each = jax.vmap(lambda i: jnp.maximum(draw.count_samples(problem.lower_data, i[None], sizes.lower), 1.0))(tasks)
+    return cost._replace(gradients=cost.gradients + jnp.sum(each * solves.astype(float)))

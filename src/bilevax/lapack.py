@@ -1,0 +1,38 @@
+"""Factorisations, one matrix at a time also under `vmap`.
+
+Batched LAPACK calls of jaxlib (0.10.2) hand their matrices to the threads that also run the program, and wait. Two
+such calls that run at the same time wait for each other for ever on a machine with two cores; single calls do not
+use those threads. One at a time also lets `cond` decide for each matrix alone whether it needs to be factorised.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import sequential_vmap
+from jaxtyping import Array, Bool, Float
+
+
+class Eigen(NamedTuple):
+    """A symmetric matrix as eigenvalues and eigenvectors (columns)."""
+
+    values: Float[Array, " n"]
+    vectors: Float[Array, "n n"]
+
+
+@sequential_vmap
+def eigen(matrix: Float[Array, "n n"]) -> Eigen:
+    """The eigendecomposition of a symmetric matrix."""
+    return Eigen(*jnp.linalg.eigh(matrix))
+
+
+@sequential_vmap
+def solve(matrix: Float[Array, "n n"], right: Float[Array, " n"]) -> Float[Array, " n"]:
+    """matrix⁻¹ right, for a symmetric positive definite matrix."""
+    return jax.scipy.linalg.solve(matrix, right, assume_a="pos")
+
+
+@sequential_vmap
+def positive(matrix: Float[Array, "n n"]) -> Bool[Array, ""]:
+    """Whether a symmetric matrix is positive definite: whether it has a Cholesky factor."""
+    return ~jnp.isnan(jnp.linalg.cholesky(matrix)[-1, -1])

@@ -1,0 +1,219 @@
+"""Two vectors for a task are the paper's matrices: same draws, same path."""
+
+import boxes
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from test_boxes import draws_of, library_run
+
+import bilevax as bx
+from bilevax import draw, oracle, rows
+from bilevax.curvature import dense, linear_model
+from bilevax.curvature.linear_model import factors_at, features
+
+STEPS = 120
+
+
+def problem_of(m=1, n=30, p=5, form="dense", **settings):
+    """A small re-weighting problem with sparse features and m temperatures."""
+    rng = np.random.default_rng(m)
+    A = sp.random(n + 12, p, density=0.6, random_state=rng, format="csr")
+    b = np.sign(A @ rng.normal(size=p) + 0.3 * rng.normal(size=n + 12))
+    b[b == 0] = 1
+    return bx.problems.reweighting(
+        train_features=A[:n], train_labels=b[:n], trusted_features=A[n:], trusted_labels=b[n:], ridge=0.2,
+        temperatures=None if m == 1 else rng.uniform(0.5, 2, m), rows=form, **settings,
+    )  # fmt: skip
+
+
+def settings_for(m, size):
+    """Steps that shrink with the share of tasks; a long way for x, little floors."""
+    share = size / m
+    return {"upper_step": 3.0 * share, "lower_step": 0.3 * share, "mixing": 0.2 * share, "batch_size": 4}
+
+
+def assert_same(one, other, tolerance=1e-8):
+    np.testing.assert_allclose(one[0], other[0], rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(one[1], other[1], rtol=tolerance, atol=tolerance)
+    assert np.abs(one[0][-1] - one[0][0]).max() > 0.01  # x has moved
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
+@pytest.mark.parametrize("weights", ["sigmoid", "raw"])
+def test_one_linear_model_row_by_row_equals_the_dense_matrices(loss, weights, form):
+    """By rows against V and H in full; β = 0.2 makes every row come up to date several times."""
+    problem = problem_of(1, form=form, loss=loss, weights=weights)
+    step = {"upper_step": 3.0 if weights == "sigmoid" else 0.3}
+    make = lambda curvature: bx.svrb(curvature=curvature, **{**settings_for(1, 1), **step})
+    assert_same(*(library_run(problem, make(curvature), STEPS) for curvature in (linear_model, dense)))
+
+
+@pytest.mark.parametrize("kind", ["schedules", "all samples", "first batch", "β = 1"])
+def test_rows_come_up_to_date_under_all_settings(kind):
+    changed = {
+        "schedules": {
+            "upper_step": bx.power(6, 8, 1 / 3),
+            "relaxation": bx.power(2, 8, 1 / 3),
+            "mixing": bx.Mixing(0.1, 0.2, 0.3, bx.power(2, 8, 2 / 3), bx.power(1, 8, 2 / 3), 0.2),
+        },
+        "all samples": {"batch_size": None},
+        "first batch": {"initialization": "cheap"},
+        "β = 1": {"mixing": bx.Mixing(1.0, 1.0, 1.0, 1.0, 1.0, 1.0), "upper_step": 0.1},
+    }[kind]
+    make = lambda curvature: bx.svrb(curvature=curvature, **{**settings_for(1, 1), **changed})
+    problem = problem_of(1)
+    assert_same(*(library_run(problem, make(curvature), STEPS) for curvature in (linear_model, dense)))
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+@pytest.mark.parametrize(("m", "size", "skewed"), [(1, 1, False), (4, 1, False), (4, 3, True), (12, 5, False)])
+def test_many_linear_models_equal_the_dense_matrices_with_the_ridge_apart(m, size, skewed, form):
+    """m = 1 goes through the form for many as well: an optimizer needs the whole direction."""
+    import optax
+
+    problem = problem_of(m, form=form)
+    p = np.linspace(1, 3, m) / np.linspace(1, 3, m).sum() if skewed else None
+    given = {"tasks_per_step": size, "task_probabilities": p, **settings_for(m, size)}
+    if m == 1:
+        given["upper_optimizer"] = optax.sgd(3.0)
+    make = lambda curvature: bx.rsvrb(curvature=curvature, **given)
+    assert_same(*(library_run(problem, make(curvature), STEPS) for curvature in (linear_model, dense)))
+
+
+class Matrices:
+    """The derivatives of a re-weighting problem as the boxes ask for them; the ridge is known and kept apart."""
+
+    def __init__(self, problem):
+        self.m, self.problem, self.lam = problem.num_tasks, problem, float(problem.strong_convexity)
+        self.C_fx = self.C_fy = self.C_gxy = self.R_y = None
+        point = lambda of: jax.jit(lambda x, y, i, s: of(problem, x, y, i, s))
+        self.f, self.g = point(oracle.upper_gradients), point(oracle.lower_gradient)
+        eye = jnp.eye(problem.dim_y)
+        self.second = jax.jit(lambda x, y, i, s: jax.vmap(oracle.lower_derivatives(problem, x, y, i, s)[1])(eye))
+
+    def fx(self, i, x, y, xi):
+        return np.asarray(self.f(x, y, i, np.asarray(xi))[0])
+
+    def fy(self, i, x, y, xi):
+        return np.asarray(self.f(x, y, i, np.asarray(xi))[1])
+
+    def gy(self, i, x, y, zeta):
+        return np.asarray(self.g(x, y, i, np.asarray(zeta)))
+
+    def gxy(self, i, x, y, zeta):
+        return np.asarray(self.second(x, y, i, np.asarray(zeta))[0]).T
+
+    def gyy(self, i, x, y, zeta):
+        return np.asarray(self.second(x, y, i, np.asarray(zeta))[1])
+
+
+def test_for_one_task_it_is_the_papers_estimate_itself():
+    """Against the literal Algorithm 1, λI within H and all."""
+    problem = problem_of(1)
+    given = settings_for(1, 1)
+    model = Matrices(problem)
+    first = [(range(problem.upper_data.max_length), range(problem.lower_data.max_length))]
+    theta = boxes.Theta(model, np.asarray(problem.x0), [np.asarray(problem.y0)], first)
+    rates = [boxes.Rates(3.0, 0.3, 1.0, *[0.2] * 6)] * STEPS
+    draws = draws_of(problem, draw.Sampling(1, 4), STEPS)
+    box = list(boxes.algorithm_1(model, theta, draws, rates))
+    algorithm = bx.svrb(initialization="cheap", initial_batch_size=10_000, relaxation=1.0, **given)
+    xs, ys, _ = library_run(problem, algorithm, STEPS)
+    np.testing.assert_allclose(xs, [x for x, _ in box], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(ys, [y for _, y in box], rtol=1e-8, atol=1e-8)
+
+
+def test_a_floor_that_binds_keeps_the_entries_of_c_from_falling_below_zero():
+    """With a huge step curvatures shrink faster than they fade: without the floor c would be negative."""
+    problem = problem_of(4)
+    algorithm = bx.rsvrb(tasks_per_step=2, batch_size=4, upper_step=300.0, lower_step=0.5, mixing=0.02)
+    _, _, state = library_run(problem, algorithm, STEPS)
+    c = np.asarray(state.tasks.curvature.c.values)
+    assert c.min() == 0.0
+    A = np.asarray(features(problem))
+    kept = np.asarray(state.tasks.curvature.hessian)
+    scale = np.asarray(state.tasks.curvature.c.scale)
+    np.testing.assert_allclose(kept, np.einsum("nd,mn,ne->mde", A, scale[:, None] * c, A), atol=1e-12)
+
+
+def test_the_ceiling_binds_row_by_row():
+    C = 0.01
+    problem = problem_of(3, bounds=bx.Bounds(g_xy=C))
+    algorithm = bx.rsvrb(tasks_per_step=2, **settings_for(3, 2))
+    _, _, state = library_run(problem, algorithm, STEPS)
+    q = np.asarray(state.tasks.curvature.q.values * state.tasks.curvature.q.scale[:, None])
+    lengths = np.abs(q) * np.linalg.norm(np.asarray(features(problem)), axis=1)
+    assert lengths.max() <= C * (1 + 1e-12)
+    assert (lengths > 0.5 * C).any()
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
+def test_the_factors_are_the_second_derivatives(loss):
+    """diag(q)·A and Aᵀ diag(c) A + λI equal what automatic differentiation says."""
+    problem = problem_of(3, loss=loss)
+    rng = np.random.default_rng(0)
+    x, y = jnp.asarray(rng.normal(size=problem.dim_x)), jnp.asarray(rng.normal(size=problem.dim_y))
+    _, second = oracle.lower_derivatives(problem, x, y, 2)
+    cross, hessian = jax.vmap(second)(jnp.eye(problem.dim_y))
+    q, c = factors_at(problem, 2, None, x, y)
+    A = features(problem)
+    np.testing.assert_allclose(q[:, None] * A, cross.T, atol=1e-14)
+    np.testing.assert_allclose(A.T @ (c[:, None] * A) + 0.2 * jnp.eye(problem.dim_y), hessian, atol=1e-14)
+
+
+def test_float32_follows_float64():
+    """Thousands of steps in float32 with many restarts of ρ end where float64 does."""
+    make = lambda: bx.svrb(**{**settings_for(1, 1), "mixing": 0.05, "upper_step": 1.0})
+    wide = library_run(problem_of(1), make(), 3000)[0][-1]
+    with jax.enable_x64(False):
+        narrow = bx.solve(problem_of(1), make(), steps=1, metrics=None)
+        assert narrow.x.dtype == np.float32
+        narrow = library_run(problem_of(1), make(), 3000)[0][-1]
+    np.testing.assert_allclose(narrow, wide, atol=2e-3)
+
+
+def test_a_problem_that_is_no_linear_model_is_refused():
+    truth = bx.problems.quadratic(num_tasks=3)
+    with pytest.raises(TypeError, match="needs a problem whose lower loss is a bilevax.curvature.LinearModel"):
+        bx.solve(truth.problem, bx.rsvrb(curvature=linear_model), steps=1)
+
+
+def test_a_loop_of_steps_copies_no_row():
+    """What the compiled loop needs beside its arguments does not grow with the number of tasks."""
+
+    def temporary(m):
+        problem = problem_of(m, n=400)
+        algorithm = bx.rsvrb(tasks_per_step=2, batch_size=4, initialization="cheap")
+        state = jax.eval_shape(algorithm.init, problem, jax.random.key(0))
+        body = lambda problem, state, key: jax.lax.fori_loop(
+            0, 10, lambda t, state: algorithm.step(problem, state, jax.random.fold_in(key, t))[0], state
+        )
+        loop = jax.jit(body, donate_argnums=1)
+        return loop.lower(problem, state, jax.random.key(0)).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary(2000) <= temporary(50) + 4096
+
+
+def test_one_model_makes_a_step_without_an_array_of_size_n_times_d():
+    """The only arrays of n entries in a step are the ones that are kept; A is read at the drawn rows."""
+    problem = problem_of(1, n=1009)
+    algorithm = bx.svrb(batch_size=4, initialization="cheap")
+    state = jax.eval_shape(algorithm.init, problem, jax.random.key(0))
+    loop = lambda problem, state, key: jax.lax.fori_loop(
+        0, 10, lambda t, state: algorithm.step(problem, state, jax.random.fold_in(key, t))[0], state
+    )
+    compiled = jax.jit(loop, donate_argnums=1).lower(problem, state, jax.random.key(0)).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 8 * 1009 * problem.dim_y
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 3)])
+def test_sparse_rows_are_the_matrix(shape):
+    matrix = sp.random(9, 6, density=0.4, random_state=0, format="csr")
+    held = rows.sparse_rows(matrix, float)
+    right = jnp.asarray(np.random.default_rng(1).normal(size=shape))
+    np.testing.assert_allclose(rows.dense(held), matrix.toarray())
+    np.testing.assert_allclose(held @ right, matrix @ np.asarray(right), atol=1e-14)
+    assert held.shape == matrix.shape
