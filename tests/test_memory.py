@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bilevax as bx
-from bilevax import delay, memory
+from bilevax import delay, memory, rows
 
 
 def compiled_loop(num_tasks, **settings):
@@ -24,13 +24,37 @@ def compiled_loop(num_tasks, **settings):
 
 def test_rows_are_written_where_they_belong_and_nowhere_else():
     table = {"a": jnp.zeros((6, 2)), "b": jnp.arange(6)}
-    rows = {"a": jnp.ones((2, 2)), "b": jnp.array([70, 80])}
-    written = memory.write(table, jnp.array([4, 1]), rows, keep=jnp.asarray(False))
+    new = {"a": jnp.ones((2, 2)), "b": jnp.array([70, 80])}
+    written = memory.write(table, jnp.array([4, 1]), new, keep=jnp.asarray(False))
     np.testing.assert_array_equal(written["b"], [0, 80, 2, 3, 70, 5])
     np.testing.assert_array_equal(written["a"][:, 0], [0, 1, 0, 0, 1, 0])
     np.testing.assert_array_equal(memory.read(written, jnp.array([4, 1]))["b"], [70, 80])
-    kept = memory.write(table, jnp.array([4, 1]), rows, keep=jnp.asarray(True))
+    kept = memory.write(table, jnp.array([4, 1]), new, keep=jnp.asarray(True))
     np.testing.assert_array_equal(kept["b"], table["b"])
+
+
+def test_long_rows_are_written_at_their_entries_and_scaled_elsewhere():
+    """Twice the same task, a scale that has become too small, and a step that is not taken."""
+    rng = np.random.default_rng(0)
+    values, scale = rng.normal(size=(4, 6)), np.array([1.0, 0.5, 2.0, 1.0])
+    table = rows.ScaledRow(jnp.asarray(values), jnp.asarray(scale))
+    tasks, entries = jnp.array([2, 1, 2]), jnp.array([[0, 3], [5, 5], [0, 3]])
+    view = memory.read(table, tasks, entries)
+    np.testing.assert_allclose(view.values[0], 2.0 * values[2, [0, 3]])
+    factor = jnp.array([1e-12, 0.1, 1e-12])
+    fresh = jnp.array([[7.0, 8.0], [9.0, 9.0], [7.0, 8.0]])
+    new = rows.ScaledRow(fresh, factor * view.scale)
+    written = memory.write(table, tasks, new, jnp.asarray(False), entries)
+    whole = np.asarray(written.scale[:, None] * written.values)
+    want = values * scale[:, None]
+    want[2] *= 1e-12
+    want[1] *= 0.1
+    want[2, [0, 3]], want[1, 5] = [7, 8], 9
+    np.testing.assert_allclose(whole, want, rtol=1e-14)
+    assert float(written.scale[2]) == 1.0
+    kept = memory.write(table, tasks, new, jnp.asarray(True), entries)
+    np.testing.assert_array_equal(kept.values, values)
+    np.testing.assert_array_equal(kept.scale, scale)
 
 
 @pytest.mark.parametrize("settings", [{}, {"relaxation": bx.power(2, 8, 1 / 3)}], ids=["constant", "schedule"])

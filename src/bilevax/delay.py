@@ -40,13 +40,38 @@ class Decay(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the clock shows before step `step`; a task keeps the reading of its last visit."""
+    """What the clock shows before step `step`; a task keeps the reading of its last visit.
 
-    step: Step
-    era: Int[Array, ""]
-    logs: Sum  # (2, 5): Σ log(1 − β) since the start, for each estimate
-    era_log: Sum  # (2,): the part of it that is w's and this era's
-    era_length: Sum  # (2,): Σ τ_s τ ρ_{s+1} since the era began
+    Two small arrays, not one for each number: every array that a task keeps is read and written in every visit.
+    """
+
+    counts: Int[Array, "2"]  # step and era
+    sums: Float[Array, "2 7"]  # compensated sums: five of log(1 − β), and the two of the era
+
+    @property
+    def step(self) -> Step:
+        """The step that comes next."""
+        return self.counts[0]
+
+    @property
+    def era(self) -> Int[Array, ""]:
+        """The eras that have ended."""
+        return self.counts[1]
+
+    @property
+    def logs(self) -> Sum:
+        """(2, 5): Σ log(1 − β) since the start, for each estimate."""
+        return self.sums[:, :5]
+
+    @property
+    def era_log(self) -> Sum:
+        """(2,): the part of it that is w's and this era's."""
+        return self.sums[:, 5]
+
+    @property
+    def era_length(self) -> Sum:
+        """(2,): Σ τ_s τ ρ_{s+1} since the era began."""
+        return self.sums[:, 6]
 
 
 class Clock(NamedTuple):
@@ -94,7 +119,7 @@ def _between(later: Sum, earlier: Sum) -> Array:
 def start(dtype: Any, eras: int = ERAS) -> Clock:
     """A clock before step 1; with one era it is `endless`."""
     zero = jnp.zeros((), dtype)
-    now = Reading(jnp.int32(1), jnp.int32(0), jnp.zeros((2, 5), dtype), jnp.zeros(2, dtype), jnp.zeros(2, dtype))
+    now = Reading(jnp.array([1, 0], jnp.int32), jnp.zeros((2, 7), dtype))
     return Clock(now, jnp.zeros(3, dtype), jnp.zeros((eras, 3), dtype), zero)
 
 
@@ -120,13 +145,11 @@ def tick(clock: Clock, rates: Rates) -> Clock:
     era_log = era_sum[0] + era_sum[1]
     length = _add(now.era_length, rates.drift * jnp.exp(era_log))
     ends = jnp.asarray(False) if endless(clock) else era_log < ERA_DEPTH
+    of_era = jnp.where(ends, 0, jnp.stack([era_sum, length], axis=1))
     return clock._replace(
         now=Reading(
-            step=now.step + 1,
-            era=now.era + ends.astype(jnp.int32),
-            logs=_add(now.logs, log),
-            era_log=jnp.where(ends, 0, era_sum),
-            era_length=jnp.where(ends, 0, length),
+            counts=now.counts + jnp.stack([jnp.int32(1), ends.astype(jnp.int32)]),
+            sums=jnp.concatenate([_add(now.logs, log), of_era], axis=1),
         ),
         ended=jnp.where(ends, jnp.stack([era_log, length[0], length[1]]), clock.ended),
         longest=jnp.maximum(clock.longest, rates.lower_step),

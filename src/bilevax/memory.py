@@ -51,22 +51,24 @@ def write(
     """
 
     def write_row(k: Array, memory: PyTree) -> PyTree:
-        def put(leaf: Array, new: Array) -> Array:
+        def put(leaf: Array, row: Array, keep: Array) -> Array:
             old = jax.lax.dynamic_index_in_dim(leaf, tasks[k], 0, keepdims=False)
-            row = jax.lax.select(jnp.broadcast_to(keep, old.shape), old, new[k])
+            row = jax.lax.select(jnp.broadcast_to(keep, old.shape), old, row)
             return jax.lax.dynamic_update_index_in_dim(leaf, row, tasks[k], 0)
 
         def put_long(leaf: ScaledRow, new: ScaledRow) -> ScaledRow:
-            i, scale = tasks[k], new.scale[k]
-            fades = (scale < RESCALE_BELOW) & ~keep
-            rescale = lambda _, table: jax.lax.dynamic_update_index_in_dim(table, scale * table[i], i, 0)
-            values = jax.lax.fori_loop(0, fades.astype(jnp.int32), rescale, leaf.values)
-            scale = jnp.where(fades, 1, jnp.where(keep, leaf.scale[i], scale))
+            i = tasks[k]
+            written = jnp.any((tasks == i) & (jnp.arange(len(tasks)) < k))  # drawn twice in this step
+            stays = keep | written
+            fades = new.scale[k] < RESCALE_BELOW
+            scale = jnp.where(fades, 1, new.scale[k])
+            rescale = lambda _, table: jax.lax.dynamic_update_index_in_dim(table, new.scale[k] * table[i], i, 0)
+            values = jax.lax.fori_loop(0, (fades & ~stays).astype(jnp.int32), rescale, leaf.values)
             where = slice(None) if entries is None else entries[k]
-            fresh = jnp.where(keep, values[i, where], new.values[k] / scale)
-            return ScaledRow(values.at[i, where].set(fresh), leaf.scale.at[i].set(scale))
+            fresh = jnp.where(stays, values[i, where], new.values[k] / scale)
+            return ScaledRow(values.at[i, where].set(fresh), put(leaf.scale, scale, stays))
 
-        put_any = lambda leaf, new: put_long(leaf, new) if _is_long(leaf) else put(leaf, new)
+        put_any = lambda leaf, new: put_long(leaf, new) if _is_long(leaf) else put(leaf, new[k], keep)
         return jax.tree.map(put_any, memory, rows, is_leaf=_is_long)
 
     return jax.lax.fori_loop(0, tasks.shape[0], write_row, memory)

@@ -29,7 +29,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from bilevax import arguments, delay, draw, estimator, lapack, memory, oracle, projection
 from bilevax.algorithms.base import Algorithm, Cost, Info, Variables
 from bilevax.algorithms.first import Beginning, Sizes, as_beginning, count_cost, first_batch, first_point, initial_cost
-from bilevax.algorithms.move import all_finite, check_optimizer, move, start_optimizer, unless_diverged
+from bilevax.algorithms.move import all_finite, check_optimizer, finite_move, move, start_optimizer, unless_diverged
 from bilevax.curvature.base import At
 from bilevax.curvature.dense import matrices
 from bilevax.curvature.tracked import first_solution, radius_of
@@ -46,19 +46,20 @@ class Block(NamedTuple):
     y_before: Float[Array, " dy"]
     g_y: Float[Array, " dy"]
     inverse: PyTree
-    visit: delay.Reading
-    inverse_visit: delay.Reading
+    visit: tuple[delay.Reading, ...]
 
 
 class BlockState(NamedTuple):
-    """x_t, x_{t−1}, z_t, and one `Block` for each lower problem; a clock for the steps of y and one for h."""
+    """x_t, x_{t−1}, z_t, and one `Block` for each lower problem.
+
+    `clocks` count the steps of y, and those of h where they have a size of their own.
+    """
 
     x: Float[Array, " d"]
     x_before: Float[Array, " d"]
     direction: Float[Array, " d"]
     blocks: Any  # Block, each leaf with a leading axis m
-    clock: delay.Clock
-    inverse_clock: delay.Clock
+    clocks: tuple[delay.Clock, ...]
     optimizer: PyTree
     initial_cost: Cost
 
@@ -142,11 +143,10 @@ FOLLOWED = Inverse(
 
 
 class BlockSettings(NamedTuple):
-    """All that BSVRB is made of; `inverse_rates` are the rates of h."""
+    """All that BSVRB is made of; `rates` are those of y, and those of h where they are others."""
 
     inverse: Inverse
-    rates: Rates
-    inverse_rates: Rates
+    rates: tuple[Rates, ...]
     sampling: Sampling
     optimizer: optax.GradientTransformation | None
     beginning: Beginning
@@ -170,15 +170,13 @@ def _look(problem: Problem, x: Array, y: Array, i: Array, xi: Indices, zeta: Ind
 def _bring(problem: Problem, settings: BlockSettings, state: BlockState, i: Array, block: Block) -> Block:
     """The block as it is now: y_i ← y_i − τ s_i for all the steps in which it was not drawn, and h_i likewise."""
 
-    def mover(clock: delay.Clock, visit: delay.Reading, rates: Rates, radius: Any) -> Callable:
-        asleep = _asleep(problem, rates)
+    def mover(which: int, radius: Any) -> Callable:
+        clock, visit, asleep = state.clocks[which], block.visit[which], _asleep(problem, settings.rates[which])
         passed = delay.elapsed(clock, visit, asleep)
         return lambda kept: delay.bring_lower(clock, visit, passed, kept, radius, asleep)
 
-    move_y = mover(state.clock, block.visit, settings.rates, None)
-    y, y_before, _ = move_y(delay.Lower(block.y, block.y_before, block.g_y))
-    radius = radius_of(problem, problem.bounds.of(i))
-    move_h = mover(state.inverse_clock, block.inverse_visit, settings.inverse_rates, radius)
+    y, y_before, _ = mover(0, None)(delay.Lower(block.y, block.y_before, block.g_y))
+    move_h = mover(-1, radius_of(problem, problem.bounds.of(i)))
     return block._replace(y=y, y_before=y_before, inverse=settings.inverse.bring(block.inverse, move_h))
 
 
@@ -192,12 +190,12 @@ class Visited(NamedTuple):
 
 
 def _visit(
-    problem: Problem, settings: BlockSettings, state: BlockState, clocks: tuple, block: Block, drawn: tuple
+    problem: Problem, settings: BlockSettings, state: BlockState, visit: tuple, block: Block, drawn: tuple
 ) -> Visited:
     """The estimates of a drawn block, and its steps."""
     i, xi, zeta = drawn
-    inverse, t = settings.inverse, state.clock.now.step
-    rates, inverse_rates = _at(problem, settings.rates, t), _at(problem, settings.inverse_rates, t)
+    inverse, t = settings.inverse, state.clocks[0].now.step
+    rates, inverse_rates = (_at(problem, settings.rates[which], t) for which in (0, -1))
     share = settings.sampling.tasks_per_step / problem.num_tasks
     current = _bring(problem, settings, state, i, block)
     now = _look(problem, state.x, current.y, i, xi, zeta)
@@ -211,29 +209,30 @@ def _visit(
     samples = inverse.sample(problem, now, h), inverse.sample(problem, before, h_before)
     estimate = msvr(inverse.estimate(current.inverse), *samples, rates.mixing.g_yy)
     kept = inverse.update(problem, current.inverse, estimate, inverse_rates, problem.bounds.of(i))
-    updated = Block(current.y - rates.lower_step * g_y, current.y, g_y, kept, *(clock.now for clock in clocks))
+    updated = Block(current.y - rates.lower_step * g_y, current.y, g_y, kept, visit)
     return Visited(current, updated, *inverse.solve(problem, current.inverse, kept, now.f_y, before.f_y))
 
 
 def _step(settings: BlockSettings, problem: Problem, state: BlockState, key: Key[Array, ""]) -> tuple[BlockState, Info]:
     """One step; all reads of per-block state come before its one write, so that it can be in place."""
-    t, drawn = state.clock.now.step, draw.draw_step(problem, settings.sampling, key)
-    clock = delay.tick(state.clock, _asleep(problem, settings.rates)(t))
-    inverse_clock = delay.tick(state.inverse_clock, _asleep(problem, settings.inverse_rates)(t))
+    t, drawn = state.clocks[0].now.step, draw.draw_step(problem, settings.sampling, key)
+    ticked = zip(state.clocks, settings.rates, strict=True)
+    clocks = tuple(delay.tick(clock, _asleep(problem, rates)(t)) for clock, rates in ticked)
+    readings = tuple(clock.now for clock in clocks)
 
-    visit = lambda block, *drawn: _visit(problem, settings, state, (clock, inverse_clock), block, drawn)
+    visit = lambda block, *drawn: _visit(problem, settings, state, readings, block, drawn)
     samples = (drawn.tasks, drawn.upper, drawn.lower)
     current, updated, h, h_before = jax.vmap(visit)(memory.read(state.blocks, drawn.tasks), *samples)
     now, before = Points(state.x, current.y, h), Points(state.x_before, current.y_before, h_before)
-    rates = _at(problem, settings.rates, t)
+    rates = _at(problem, settings.rates[0], t)
     beta = rates.mixing.direction
     new = oracle.hypergradient_innovation(problem, now, before, samples, beta)
     direction = estimator.storm(state.direction, new, beta)
     x, optimizer = move(problem, settings.optimizer, state.optimizer, state.x, rates.upper_step, direction)
 
-    finite = all_finite((x, direction, updated))
+    finite = all_finite(updated) & finite_move(settings.optimizer, x, rates.upper_step, direction)
     blocks = memory.write(state.blocks, drawn.tasks, updated, ~finite)
-    moved = BlockState(x, state.x, direction, (), clock, inverse_clock, optimizer, state.initial_cost)
+    moved = BlockState(x, state.x, direction, (), clocks, optimizer, state.initial_cost)
     after = unless_diverged(finite, moved, state._replace(blocks=()))._replace(blocks=blocks)
     batch = settings.sampling.batch_size
     cost = count_cost(problem, settings.inverse.products(problem), drawn.tasks, Sizes(batch, batch), points=2)
@@ -243,14 +242,14 @@ def _step(settings: BlockSettings, problem: Problem, state: BlockState, key: Key
 def _start(settings: BlockSettings, problem: Problem, key: Key[Array, ""]) -> BlockState:
     """x_1 = x_0 and y_1 = y_0, the first estimates of every block, z_0 the mean over all blocks."""
     settings.sampling.check(problem)
-    clock = delay.start(problem.dtype, eras=1)  # nothing fades, so no era ever ends
+    clocks = (delay.start(problem.dtype, eras=1),) * len(settings.rates)  # nothing fades, so no era ever ends
     x = problem.x0
 
     def first_block(i: Int[Array, ""]) -> tuple[Block, Array]:
         first = first_point(problem, settings.beginning, None, key, i)
         seen = _look(problem, x, first.y, i, first.upper, first.lower)
         kept = settings.inverse.start(problem, seen, problem.bounds.of(i))
-        return Block(first.y, first.y, seen.g_y, kept, clock.now, clock.now), first.solves
+        return Block(first.y, first.y, seen.g_y, kept, tuple(clock.now for clock in clocks)), first.solves
 
     def first_hypergradient(i: Int[Array, ""]) -> Float[Array, " d"]:
         block = jax.tree.map(lambda leaf: leaf[i], blocks)
@@ -265,8 +264,7 @@ def _start(settings: BlockSettings, problem: Problem, key: Key[Array, ""]) -> Bl
         x_before=x,
         direction=jnp.mean(memory.for_all(first_hypergradient, problem.num_tasks), axis=0),
         blocks=blocks,
-        clock=clock,
-        inverse_clock=clock,
+        clocks=clocks,
         optimizer=start_optimizer(problem, settings.optimizer),
         initial_cost=initial_cost(problem, settings.beginning, settings.inverse.products(problem), solves),
     )
@@ -288,12 +286,10 @@ def _assemble(name: str, inverse: Inverse, chosen: Mapping[str, Any]) -> Algorit
     """BSVRB with the given way to H⁻¹∇y f."""
     _below_one(chosen["mixing"])
     check_optimizer(chosen["upper_optimizer"])
-    own_step = chosen.get("inverse_step")
-    h_step = chosen["lower_step"] if own_step is None else own_step
+    steps = [chosen["lower_step"], chosen.get("inverse_step")]
     settings = BlockSettings(
         inverse=inverse,
-        rates=as_rates(chosen["upper_step"], chosen["lower_step"], 1.0, chosen["mixing"]),
-        inverse_rates=as_rates(chosen["upper_step"], h_step, 1.0, chosen["mixing"]),
+        rates=tuple(as_rates(chosen["upper_step"], s, 1.0, chosen["mixing"]) for s in steps if s is not None),
         sampling=Sampling(chosen["tasks_per_step"], chosen["batch_size"]),
         optimizer=chosen["upper_optimizer"],
         beginning=as_beginning(chosen["initialization"], chosen["initial_batch_size"], chosen["batch_size"]),

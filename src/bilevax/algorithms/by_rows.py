@@ -6,8 +6,8 @@ draws of sample j, q_j only fades: q_j = ρ q̂_j with ρ the product of (1 − 
     q̂_j · a_jᵀ(G_t − G_last),    G_t = Σ_s η_s ρ_{s+1} h_{s+1},
 
 and it is enough to keep G, and for each row the number a_jᵀG of the time when it was last seen. c fades in the same
-way. The difference cancels once ρ is small, so when ρ has fallen to ε^{1/4} all rows are brought up to date and ρ
-starts again at one: every 4/β steps in float32, every 9/β in float64.
+way. The difference cancels once ρ is small, with a relative error of ε/ρ, so when ρ has fallen to ε^{1/3} all rows are
+brought up to date in O(n·d') and ρ starts again at one: every 5/β steps in float32, every 12/β in float64.
 """
 
 import functools
@@ -24,7 +24,17 @@ from bilevax.algorithms.move import all_finite, unless_diverged
 from bilevax.algorithms.state import Method, Settings, Task, rates_of
 from bilevax.algorithms.state import start as start_any
 from bilevax.algorithms.visit import look, update_vectors
-from bilevax.curvature.linear_model import Linear, data_of, features, linear_model, solve, solve_near, taken, update_one
+from bilevax.curvature.linear_model import (
+    Linear,
+    data_of,
+    features,
+    linear_model,
+    low_rank,
+    solve,
+    solve_near,
+    taken,
+    update_factors,
+)
 from bilevax.data import Shared
 from bilevax.draw import Indices
 from bilevax.problem import Problem
@@ -93,7 +103,7 @@ def _all_rows(problem: Problem, state: RowsState) -> RowsState:
 
 def _before_it_cancels(problem: Problem, state: RowsState, mixing: Mixing) -> RowsState:
     """All rows brought up to date where this step would make ρ too small; a loop of no or one round."""
-    depth = float(jnp.finfo(problem.dtype).eps) ** 0.25
+    depth = float(jnp.finfo(problem.dtype).eps) ** (1 / 3)
     smallest = jnp.minimum((1 - mixing.g_xy) * state.q.scale, (1 - mixing.g_yy) * state.c.scale)
     rounds = (smallest < depth).astype(jnp.int32)
     return jax.lax.fori_loop(0, rounds, lambda _, state: _all_rows(problem, state), state)
@@ -122,21 +132,25 @@ def step(settings: Settings, problem: Problem, state: RowsState, key: Key[Array,
     entries, rows = drawn.lower, taken(problem, drawn.lower)
     at = slice(None) if entries is None else entries
 
-    q_hat, path = state.q.values[at], rows @ state.path
+    q_hat, seen = state.q.values[at], rows @ state.path
     q, c = (ScaledRow(row.scale * row.values[at], row.scale) for row in (state.q, state.c))
-    x = state.x[at] + q_hat * (path - state.seen[at])
+    x = state.x[at] + q_hat * (seen - state.seen[at])
     x_before = x - state.last_step * q.values * (rows @ state.h)
     current = state.task._replace(curvature=Linear(q, c, state.hessian))
     sample = (drawn.tasks, drawn.weights, drawn.upper, None)
     new = look(_part_of(problem, entries), settings, x, x_before, mixing, current, sample)
 
-    task = update_vectors(problem, settings, rates, current.visit, 0, current, new)
-    updated = update_one(current.curvature, new.curvature, entries, rows, mixing, bounds)
-    q, c = _fades(updated.q), _fades(updated.c)
-    h = solve_near(problem, updated.hessian, task.f_y, state.h)  # line 9
-    path_after = state.path + rates.upper_step * q.scale * h  # line 10, for all rows at once
+    task = update_vectors(problem, settings, rates, current.visit, 0, current, new)._replace(curvature=None)
+    q, c, change = update_factors(current.curvature, new.curvature, entries, rows, mixing, bounds)
+    q, c = _fades(q), _fades(c)
+    longest = rates.upper_step * q.scale / problem.strong_convexity * task.f_y  # ‖h‖ ≤ ‖v‖/λ
+    finite = all_finite((x, q.values, c.values, change, task, state.path, longest))
+    # Known before M is changed, so that M can be changed in place.
+    fade = jnp.where(finite, 1 - mixing.g_yy, 1)
+    hessian = fade * state.hessian + low_rank(rows, jnp.where(finite, change, 0))
+    h = solve_near(problem, hessian, task.f_y, state.h)  # line 9
+    path = state.path + rates.upper_step * q.scale * h  # line 10, for all rows at once
 
-    finite = all_finite((x, q.values, c.values, updated.hessian, h, path_after, task._replace(curvature=None)))
     choose = functools.partial(unless_diverged, finite)
     put = lambda row, new: ScaledRow(
         row.values.at[at].set(choose(new.values / new.scale, row.values[at])), choose(new.scale, row.scale)
@@ -144,14 +158,14 @@ def step(settings: Settings, problem: Problem, state: RowsState, key: Key[Array,
     after = state._replace(
         step=choose(state.step + 1, state.step),
         x=state.x.at[at].set(x),
-        seen=state.seen.at[at].set(path),
+        seen=state.seen.at[at].set(seen),
         q=put(state.q, q),
         c=put(state.c, c),
-        hessian=choose(updated.hessian, state.hessian),
-        path=choose(path_after, state.path),
+        hessian=hessian,
+        path=choose(path, state.path),
         h=choose(h, state.h),
         last_step=choose(rates.upper_step, state.last_step),
-        task=choose(task._replace(curvature=None), state.task),
+        task=choose(task, state.task),
     )
     batch = settings.sampling.batch_size
     cost = count_cost(problem, linear_model.products(problem), jnp.zeros(1, jnp.int32), Sizes(batch, batch), points=2)

@@ -38,6 +38,14 @@ def move(
     return x + jax.flatten_util.ravel_pytree(updates)[0], carried
 
 
+def finite_move(
+    optimizer: optax.GradientTransformation | None, x: Float[Array, " d"], step: Any, direction: Float[Array, " d"]
+) -> Bool[Array, ""]:
+    """Whether d and x after the step are finite. x − η d is where η²‖d‖² is, which saves a look at x."""
+    square = direction @ direction
+    return jnp.isfinite(square) & jnp.isfinite(step * step * square if optimizer is None else x @ x)
+
+
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
     """Whether all numbers are so far from overflow that the sums of their squares are finite."""
     floats = [leaf.ravel() for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.floating)]

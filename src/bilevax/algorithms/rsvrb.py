@@ -31,7 +31,7 @@ from bilevax import curvature as curvatures
 from bilevax.algorithms import by_rows
 from bilevax.algorithms.base import Algorithm, Info, Variables
 from bilevax.algorithms.first import Sizes, as_beginning, count_cost
-from bilevax.algorithms.move import all_finite, check_optimizer, move, unless_diverged
+from bilevax.algorithms.move import all_finite, check_optimizer, finite_move, move, unless_diverged
 from bilevax.algorithms.state import (
     Method,
     Settings,
@@ -137,7 +137,7 @@ def _step(settings: Settings, problem: Problem, state: State, key: Key[Array, ""
     updated = _update(problem, settings, rates, clock.now, drawn, current, new)  # lines 4 to 8 and 15
     direction = _direction(problem, settings, state, rates.mixing, drawn, current, updated)  # lines 9 to 13
     x, optimizer = move(problem, settings.optimizer, state.optimizer, state.x, rates.upper_step, direction)  # line 14
-    finite = all_finite((x, direction, updated))
+    finite = all_finite(updated) & finite_move(settings.optimizer, x, rates.upper_step, direction)
     tasks = memory.write(state.tasks, drawn.tasks, updated, ~finite, entries)
     moved = state._replace(x=x, x_before=state.x, direction=direction, clock=clock, optimizer=optimizer)
     after = _unless_diverged(finite, moved, state)._replace(tasks=tasks)

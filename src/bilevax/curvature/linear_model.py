@@ -170,24 +170,28 @@ def _of_all_draws(same: Bool[Array, "B B"] | None, entries: Array | None, new: F
     return jax.tree.map(spread, new)
 
 
-def update_one(
+def update_factors(
     kept: Linear, new: Factors, entries: Int[Array, " e"] | None, rows: Array, mixing: Any, bounds: Bounds
-) -> Linear:
-    """Lines 6 and 7 of Algorithm 2: q, c and M of one drawn task."""
+) -> tuple[ScaledRow, ScaledRow, Float[Array, " e"]]:
+    """Lines 6 and 7 of Algorithm 2: q and c of a drawn task, and the change of c for each of the given rows."""
     added_q, _ = once(entries, new.q)
     added_c, share = once(entries, new.c)
     q = kept.q.times(1 - mixing.g_xy)
     c = kept.c.times(1 - mixing.g_yy)
     floored = jnp.maximum(c.values + added_c, 0)
-    hessian = (1 - mixing.g_yy) * kept.hessian + low_rank(rows, (floored - c.values) * share)
-    return Linear(q._replace(values=ceiling(q.values + added_q, rows, bounds)), c._replace(values=floored), hessian)
+    q = q._replace(values=ceiling(q.values + added_q, rows, bounds))
+    return q, c._replace(values=floored), (floored - c.values) * share
 
 
 def update(problem: Problem, kept: Linear, new: Factors, fresh: Fresh) -> Linear:
     """Lines 6 and 7 for the drawn tasks."""
 
+    mixing = fresh.rates.mixing
+
     def one(i: Array, entries: Indices, kept: Linear, new: Factors) -> Linear:
-        return update_one(kept, new, entries, taken(problem, entries), fresh.rates.mixing, fresh.bounds.of(i))
+        rows = taken(problem, entries)
+        q, c, change = update_factors(kept, new, entries, rows, mixing, fresh.bounds.of(i))
+        return Linear(q, c, (1 - mixing.g_yy) * kept.hessian + low_rank(rows, change))
 
     return jax.vmap(one)(fresh.tasks, fresh.entries, kept, _of_all_draws(fresh.same, fresh.entries, new))
 

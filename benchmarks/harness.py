@@ -1,0 +1,135 @@
+"""What the benchmarks share: compiled loops of steps, interleaved medians, the paper's problems, tables and JSON."""
+
+import argparse
+import gc
+import json
+import lzma
+import os
+import statistics
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from rich.console import Console
+from rich.table import Table
+
+import bilevax as bx
+
+SHAPES = {"a1a": (1605, 123, 14), "a8a": (22696, 123, 14), "w1a": (2477, 300, 12), "w8a": (49749, 300, 12)}
+RIDGE = 1e-2
+
+
+def data_folder():
+    """Where the paper's data lie: BILEVAX_DATA, or a folder beside the checkout."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    return Path(os.environ.get("BILEVAX_DATA", beside))
+
+
+def load(name):
+    """Features (sparse), labels, and the same of the test part; made-up rows of that shape where there is no file."""
+    from sklearn.datasets import load_svmlight_file
+
+    n, p, filled = SHAPES[name]
+    if (data_folder() / f"{name}.xz").exists():
+        parts = []
+        for file in (f"{name}.xz", f"{name}.t.xz"):
+            with lzma.open(data_folder() / file) as lines:
+                parts += load_svmlight_file(lines, n_features=p)
+        return parts
+    rng = np.random.default_rng(0)
+    parts = []
+    for size in (n, 1000):
+        columns = np.argsort(rng.random((size, p)), axis=1)[:, :filled]
+        A = sp.csr_matrix((np.ones(columns.size), columns.ravel(), np.arange(0, columns.size + 1, filled)), (size, p))
+        parts += [A, np.where(A @ rng.normal(size=p) + rng.normal(size=size) > 0, 1.0, -1.0)]
+    return parts
+
+
+def where_from():
+    """A line for titles: real data or made-up rows."""
+    return "the paper's data" if (data_folder() / "a1a.xz").exists() else "made-up rows of the same shape"
+
+
+def paper_problem(name, num_tasks, rows="dense"):
+    """The paper's re-weighting problem: one task, or many with σ_i uniform on [1, 11] and 100 validation points."""
+    train, labels, test, test_labels = load(name)
+    rng = np.random.default_rng(0)
+    temperatures = None
+    if num_tasks > 1:
+        chosen = rng.permutation(len(test_labels))[:100]
+        test, test_labels = test[chosen], test_labels[chosen]
+        temperatures = rng.uniform(1, 11, num_tasks)
+    return bx.problems.reweighting(
+        train_features=train, train_labels=labels, trusted_features=test, trusted_labels=test_labels,
+        temperatures=temperatures, ridge=RIDGE, rows=rows,
+    )  # fmt: skip
+
+
+class Timed:
+    """One compiled loop of steps that goes on from where it was at every call."""
+
+    def __init__(self, problem, algorithm, steps):
+        def loop(problem, state, key):
+            def body(k, carry):
+                state, finite = carry
+                state, info = algorithm.step(problem, state, jax.random.fold_in(key, k))
+                return state, finite & info.finite
+
+            return jax.lax.fori_loop(0, steps, body, (state, jnp.asarray(True)))
+
+        self.problem, self.steps, self.calls, self.times = problem, steps, 0, []
+        self.state = jax.block_until_ready(jax.jit(algorithm.init)(problem, jax.random.key(0)))
+        self.loop = jax.jit(loop, donate_argnums=1).lower(problem, self.state, jax.random.key(0)).compile()
+        self.state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.state))
+        self.temporary_bytes = self.loop.memory_analysis().temp_size_in_bytes
+
+    def call(self):
+        """Microseconds for one step, over one call."""
+        self.calls += 1
+        begun = time.perf_counter()
+        state, finite = jax.block_until_ready(self.loop(self.problem, self.state, jax.random.key(self.calls)))
+        spent = time.perf_counter() - begun
+        assert finite, "the run diverged, its time means nothing"
+        self.state = state
+        return spent / self.steps * 1e6
+
+
+def interleaved(timed, rounds):
+    """Median microseconds of each, all in turn in every round, after two calls to warm up."""
+    for one in timed.values():
+        one.call()
+        one.call()
+    for _ in range(rounds):
+        for one in timed.values():
+            one.times.append(one.call())
+    return {name: statistics.median(one.times) for name, one in timed.items()}
+
+
+def options(doc):
+    """The options of every benchmark."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="small sizes, a few steps: to see that it runs")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
+    return parser
+
+
+def show(title, columns, rows):
+    """A table on the terminal."""
+    table = Table(title=title)
+    for k, column in enumerate(columns):
+        table.add_column(column, justify="left" if k == 0 else "right")
+    for row in rows:
+        table.add_row(*map(str, row))
+    Console(width=max(100, Console().width)).print(table)
+
+
+def conclude(figures, path):
+    """Print name=value lines, and write them where JSON was asked for."""
+    for name, value in figures.items():
+        print(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}")
+    if path:
+        Path(path).write_text(json.dumps(figures, indent=1))
+    gc.collect()

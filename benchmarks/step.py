@@ -1,0 +1,244 @@
+"""Microseconds and bytes of one step: every algorithm and curvature on the paper's problems, float32.
+
+    python -m benchmarks.step [--short] [--json FILE] [--cases a8a-1,a8a-100] [--without-transcription]
+
+D-m is data set D with m lower problems, 10 tasks a step (one for m = 1) and 32 samples for each. Beside each case:
+
+- `times`: how many times faster than the literal NumPy transcription of the paper's box from the tests (Algorithm 1
+  for m = 1, Algorithm 2 else), run for a step or two on the same draws;
+- `limit`: the bytes that a step of this algorithm with this curvature must move, at the speed of copying arrays of
+  about that size on this machine (small ones stay in its caches), plus its floating-point operations, at the speed of
+  a large matrix product, both measured in the same run; `over` is the time divided by it. `count` below says what
+  is counted. Not counted is what is no arithmetic: some 100 to 200 operations of a compiled step at a fraction of a
+  microsecond each, and its random numbers. That is most of a step that takes less than 100 µs.
+
+The cases of one problem are timed in turn, several rounds, and the median counts: the machine is shared.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import bilevax as bx
+from benchmarks import harness
+from bilevax import draw
+from bilevax.curvature import dense, linear_model, tracked
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+import boxes
+
+CASES = ("a1a-1", "a8a-1", "w8a-1", "a1a-200", "a8a-100", "w1a-500")
+BATCH, TASKS = 32, 10
+
+
+def algorithms(num_tasks):
+    """Every algorithm and curvature, by name; steps shrink with the share of tasks that a step looks at.
+
+    With one task β = 0.03 is what SVRB's default schedule has after some 1,500 steps; a smaller β makes
+    linear_model faster (all rows come up to date every 5/β steps).
+    """
+    share = min(TASKS, num_tasks) / num_tasks
+    mixing = 0.03 if num_tasks == 1 else 0.3 * share
+    rates = {"upper_step": 10 * share, "lower_step": 0.3 * share, "mixing": mixing, "batch_size": BATCH}
+    start = {"initialization": "cheap", **rates}
+    many = {"tasks_per_step": min(TASKS, num_tasks), **start}
+    family = (lambda **c: bx.svrb(**start, **c)) if num_tasks == 1 else (lambda **c: bx.rsvrb(**many, **c))
+    name = "svrb" if num_tasks == 1 else "rsvrb"
+    return {
+        f"{name}.linear_model": family(curvature=linear_model),
+        f"{name}.tracked": family(curvature=tracked),
+        f"{name}.dense": family(curvature=dense),
+        "bsvrb_v2": bx.bsvrb_v2(**many),
+        "bsvrb_v1": bx.bsvrb_v1(**many),
+    }
+
+
+def count(name, n, p, num_tasks, width):
+    """(bytes, operations) that a step cannot do without; n samples, p variables, numbers of `width` bytes.
+
+    Always: the drawn rows of both losses (b·p for each of B tasks), a product with each at two points. Then:
+    - linear_model, one task: M read and written, its low-rank change (2·b·p²), one product with it (2·p²).
+    - linear_model, many: M of B drawn tasks read and written and of J = B asked ones read, their low-rank changes, one
+      factorisation (p³/3) for each asked one; q of J tasks read; A read once for J products (2·n·p·J); x and d read
+      and written.
+    - dense: V and H of B tasks read and written, of J read (one task: J = 0); 2·n·p for V h (twice for many), 2·b·p²
+      at two points for H, p³/3 for a factorisation; x and d read and written.
+    - tracked: k (n numbers) of B tasks read and written, of J read; x and d read and written.
+    - bsvrb_v1: H of B tasks read and written, 2·b·p² at two points, two factorisations each; x and z read and written.
+    - bsvrb_v2: x and z read and written.
+    """
+    B = min(TASKS, num_tasks)
+    asked = 0 if num_tasks == 1 else B
+    numbers, operations = 2 * B * BATCH * p, 2 * 2 * 2 * B * BATCH * p
+    vectors, low_rank = 4 * n, 2 * B * BATCH * p**2
+    if name == "svrb.linear_model":
+        numbers += 2 * p**2
+        operations += low_rank + 2 * p**2
+    elif name == "rsvrb.linear_model":
+        numbers += 3 * B * p**2 + asked * n + n * p + vectors
+        operations += low_rank + asked * (p**3 / 3 + 2 * n * p)
+    elif name.endswith(".dense"):
+        numbers += (2 * B + asked) * (n * p + p**2) + vectors
+        operations += 2 * low_rank + (1 if asked == 0 else 2 * asked) * (p**3 / 3 + 2 * n * p)
+    elif name.endswith(".tracked"):
+        numbers += (2 * B + asked) * n + vectors
+    elif name == "bsvrb_v1":
+        numbers += 2 * B * p**2 + vectors
+        operations += 2 * low_rank + 2 * B * p**3 / 3
+    else:
+        numbers += vectors
+    return numbers * width, operations
+
+
+COPIES = (2**16, 2**20, 2**24, 2**28)  # bytes read and written
+
+
+def machine():
+    """Seconds per byte of copies of several sizes (read and written), and per operation of a large product."""
+
+    def best(function, given, repeats):
+        many = jax.jit(lambda given: jax.lax.fori_loop(0, repeats, lambda _, a: function(a), given))
+        jax.block_until_ready(many(given))
+        spent = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            jax.block_until_ready(many(given))
+            spent.append(time.perf_counter() - begun)
+        return min(spent) / repeats
+
+    copies = {
+        size: best(lambda a: a + 1, jnp.zeros(size // 8, jnp.float32), max(3, 2**26 // size)) / size for size in COPIES
+    }
+    return copies, best(lambda a: a @ a * 1e-3, jnp.ones((1500, 1500), jnp.float32), 3) / (2 * 1500**3)
+
+
+def lowest(moved, operations, speeds):
+    """Microseconds that so many bytes and operations take at the speeds of this machine."""
+    nearest = min(COPIES, key=lambda size: abs(np.log(size / moved)))
+    return (moved * speeds[0][nearest] + operations * speeds[1]) * 1e6
+
+
+class NumPyModel:
+    """The derivatives of a re-weighting problem with logistic loss, by hand, in float64."""
+
+    def __init__(self, problem):
+        self.m, self.lam = problem.num_tasks, float(problem.strong_convexity)
+        self.C_fx = self.C_fy = self.C_gxy = self.R_y = None
+        numpy = lambda data, name: np.asarray(data.arrays[name], float)
+        self.A, self.b = numpy(problem.lower_data, "features"), numpy(problem.lower_data, "labels")[:, 0]
+        self.T, self.t = numpy(problem.upper_data, "features"), numpy(problem.upper_data, "labels")[:, 0]
+        self.sigma = np.asarray(problem.tasks["temperature"], float)
+
+    def slopes(self, i, y, rows, labels):
+        """dℓ/d(aᵀy) and d²ℓ/d(aᵀy)²."""
+        p = 1 / (1 + np.exp(labels * (rows @ y) / self.sigma[i]))
+        return -labels * p / self.sigma[i], p * (1 - p) / self.sigma[i] ** 2
+
+    def fx(self, i, x, y, xi):
+        return np.zeros_like(x)
+
+    def fy(self, i, x, y, xi):
+        rows = self.T[xi]
+        return self.slopes(i, y, rows, self.t[xi])[0] @ rows / len(rows)
+
+    def gy(self, i, x, y, zeta):
+        rows, weight = self.A[zeta], 1 / (1 + np.exp(-x[zeta]))
+        return (weight * self.slopes(i, y, rows, self.b[zeta])[0]) @ rows / len(rows) + self.lam * y
+
+    def gyy(self, i, x, y, zeta):
+        rows, weight = self.A[zeta], 1 / (1 + np.exp(-x[zeta]))
+        curved = weight * self.slopes(i, y, rows, self.b[zeta])[1]
+        return rows.T @ (curved[:, None] * rows) / len(rows) + self.lam * np.eye(len(y))
+
+    def gxy(self, i, x, y, zeta):
+        rows, weight = self.A[zeta], 1 / (1 + np.exp(-x[zeta]))
+        V = np.zeros((len(x), len(y)))
+        slopes = weight * (1 - weight) * self.slopes(i, y, rows, self.b[zeta])[0]
+        np.add.at(V, zeta, slopes[:, None] * rows / len(rows))
+        return V
+
+
+def transcription_microseconds(problem, steps):
+    """Microseconds per step of the literal box on the draws of the library; the median of a few steps."""
+    model, m = NumPyModel(problem), problem.num_tasks
+    size = min(TASKS, m)
+    rng = np.random.default_rng(0)
+    first = [(rng.integers(0, len(model.t), BATCH), rng.integers(0, len(model.b), BATCH)) for _ in range(m)]
+    y0 = [np.zeros(problem.dim_y) for _ in range(m)]
+    theta = boxes.Theta(model, np.asarray(problem.x0, float), y0, first)
+    draws = []
+    for t in range(steps):
+        d = jax.tree.map(np.asarray, draw.draw_step(problem, draw.Sampling(size, BATCH), jax.random.key(t)))
+        draws.append(boxes.Drawn(d.tasks, d.weights, d.upper, d.lower, d.direction_tasks))
+    share = size / m
+    rates = [boxes.Rates(10 * share, 0.3 * share, 1.0, *[0.03 if m == 1 else 0.3 * share] * 6)] * steps
+    path = (boxes.algorithm_1 if m == 1 else boxes.algorithm_2)(model, theta, draws, rates)
+    spent = []
+    for _ in range(steps):
+        begun = time.perf_counter()
+        next(path)
+        spent.append((time.perf_counter() - begun) * 1e6)
+    return float(np.median(spent))
+
+
+def measure(case, rounds, call_seconds, transcribed, speeds):
+    """The figures of one problem: rows of the table, and values by name."""
+    name, m = case.split("-")
+    problem = harness.paper_problem(name, int(m))
+    timed = {}
+    for label, algorithm in algorithms(int(m)).items():
+        pace = harness.Timed(problem, algorithm, 2).call()  # a first guess, compiled on its own
+        steps = int(np.clip(call_seconds * 1e6 / max(pace, 20), 2, 2000))
+        timed[label] = harness.Timed(problem, algorithm, steps)
+    times = harness.interleaved(timed, rounds)
+    literal = transcription_microseconds(problem, transcribed) if transcribed else float("nan")
+    rows, figures = [], {}
+    for label, took in times.items():
+        moved, operations = count(label, problem.dim_x, problem.dim_y, int(m), 4)
+        limit = lowest(moved, operations, speeds)
+        one = timed[label]
+        rows.append((
+            f"{case} {label}", f"{took:,.0f}", f"{literal / took:,.0f}", f"{limit:,.1f}", f"{took / limit:,.1f}",
+            f"{one.state_bytes / 1e6:,.1f}", f"{one.temporary_bytes / 1e6:,.2f}",
+        ))  # fmt: skip
+        figures |= {
+            f"{case}.{label}.microseconds": took,
+            f"{case}.{label}.times_faster_than_numpy": literal / took,
+            f"{case}.{label}.over_limit": took / limit,
+            f"{case}.{label}.state_megabytes": one.state_bytes / 1e6,
+        }
+    figures[f"{case}.numpy.microseconds"] = literal
+    return rows, figures
+
+
+def main(arguments=None):
+    """Run the benchmark and return its figures."""
+    parser = harness.options(__doc__)
+    parser.add_argument("--cases", default=None, help="some of " + ",".join(CASES))
+    parser.add_argument("--without-transcription", action="store_true", help="leave the slow NumPy steps out")
+    chosen = parser.parse_args(arguments)
+    cases = chosen.cases.split(",") if chosen.cases else (("a1a-1", "a1a-20") if chosen.short else CASES)
+    rounds, call_seconds, transcribed = (3, 0.02, 1) if chosen.short else (9, 0.15, 2)
+    speeds = machine()
+    figures = {f"copy_{size // 1024}kB_gigabytes_per_second": 1e-9 / pace for size, pace in speeds[0].items()}
+    figures["product_gigaflops"] = 1e-9 / speeds[1]
+    table = []
+    for case in cases:
+        rows, more = measure(case, rounds, call_seconds, 0 if chosen.without_transcription else transcribed, speeds)
+        table += rows
+        figures |= more
+        harness.show(
+            f"µs per step, float32, {harness.where_from()}",
+            ("problem, algorithm, curvature", "µs", "times", "limit", "over", "state MB", "temporary MB"),
+            rows,
+        )
+    harness.conclude(figures, chosen.json)
+    return figures
+
+
+if __name__ == "__main__":
+    main()
