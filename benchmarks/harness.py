@@ -131,5 +131,6 @@ def conclude(figures, path):
     for name, value in figures.items():
         print(f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}")
     if path:
-        Path(path).write_text(json.dumps(figures, indent=1))
+        finite = {k: v if np.isfinite(v) else None for k, v in figures.items()}  # JSON has no infinity
+        Path(path).write_text(json.dumps(finite, indent=1))
     gc.collect()

@@ -1,8 +1,9 @@
-"""Factorisations, one matrix at a time also under `vmap`.
+"""Factorisations, and a trap in them.
 
 Batched LAPACK calls of jaxlib (0.10.2) hand their matrices to the threads that also run the program, and wait. Two
-such calls that run at the same time wait for each other for ever on a machine with two cores; single calls do not
-use those threads. One at a time also lets `cond` decide for each matrix alone whether it needs to be factorised.
+such calls that run at the same time wait for each other for ever on a machine with two cores; calls for a single
+matrix do not use those threads. So all but `eigen` take one matrix at a time also under `vmap`, and nothing may run two
+batched `eigen` side by side. One at a time also lets `cond` decide for each matrix alone.
 """
 
 from typing import NamedTuple
@@ -20,9 +21,8 @@ class Eigen(NamedTuple):
     vectors: Float[Array, "n n"]
 
 
-@sequential_vmap
 def eigen(matrix: Float[Array, "n n"]) -> Eigen:
-    """The eigendecomposition of a symmetric matrix."""
+    """The eigendecomposition of a symmetric matrix; under `vmap` one call for the batch, on all cores."""
     return Eigen(*jnp.linalg.eigh(matrix))
 
 

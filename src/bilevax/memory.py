@@ -126,5 +126,13 @@ def start(build: Callable[[Any], PyTree], num_tasks: int) -> PyTree:
 
 
 def for_all(build: Callable[[Any], PyTree], num_tasks: int, chunk: int = 64) -> PyTree:
-    """build(i) of all tasks with a leading axis m, computed `chunk` tasks at a time."""
-    return jax.lax.map(build, jnp.arange(num_tasks, dtype=np.int32), batch_size=min(chunk, num_tasks))
+    """build(i) of all tasks with a leading axis m, computed `chunk` tasks at a time, one chunk after the other.
+
+    `lax.map(..., batch_size)` would compute what is left over side by side with the chunks (see `bilevax.lapack`); here
+    the last chunk is filled up.
+    """
+    chunk = min(chunk, num_tasks)
+    chunks = -(-num_tasks // chunk)
+    tasks = jnp.minimum(jnp.arange(chunks * chunk, dtype=np.int32), num_tasks - 1).reshape(chunks, chunk)
+    rows = jax.lax.map(jax.vmap(build), tasks)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:num_tasks], rows)
