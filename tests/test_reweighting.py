@@ -1,12 +1,16 @@
 """The re-weighting problem is the one of its equation."""
 
+from importlib import import_module
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
 import bilevax as bx
 from bilevax import metrics
+from bilevax.rows import SparseRows, dense
 
 rng = np.random.default_rng(0)
 A, b = rng.normal(size=(40, 3)), np.sign(rng.normal(size=(40, 2)))
@@ -30,6 +34,47 @@ def test_it_is_what_the_methods_assume(weights):
     assert bx.check(bx.problems.reweighting(**GOOD, ridge=0.1, weights=weights), points=1).ok
 
 
+@pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
+@pytest.mark.parametrize("rows", ["dense", "sparse"])
+def test_the_gradient_of_every_loss_is_the_exact_hypergradient(loss, rows):
+    """Finite differences of F along a random direction, with two temperatures that share one column of labels."""
+    data = {**GOOD, "train_labels": b[:30, 0], "trusted_labels": b[30:, 0]}
+    problem = bx.problems.reweighting(**data, ridge=0.2, loss=loss, temperatures=[0.7, 2.0], rows=rows)
+    assert problem.num_tasks == 2
+    x, along = jnp.asarray(rng.normal(size=30)), rng.normal(size=30)
+    F = lambda step: float(bx.exact_objective(problem, x + step * along))
+    slope = (F(1e-4) - F(-1e-4)) / 2e-4
+    np.testing.assert_allclose(bx.exact_gradient(problem, x) @ along, slope, rtol=1e-5)
+
+
+def test_a_temperature_divides_the_scores():
+    """Model i on scores a·y/σ is the model with σ = 1 and features a/σ."""
+    data = {**GOOD, "train_labels": b[:30, 0], "trusted_labels": b[30:, 0]}
+    warm = metrics.exact(problem := bx.problems.reweighting(**data, temperatures=[2.0]), problem.x0)
+    scaled = {name: value / 2 if name.endswith("features") else value for name, value in data.items()}
+    cold = bx.problems.reweighting(**scaled)
+    halved = (
+        cold.lower_data.arrays["features"].at[:, -1].set(0.5),
+        cold.upper_data.arrays["features"].at[:, -1].set(0.5),
+    )
+    cold = cold.replace(
+        lower_data=bx.shared({**cold.lower_data.arrays, "features": halved[0]}),
+        upper_data=bx.shared({**cold.upper_data.arrays, "features": halved[1]}),
+    )
+    same = metrics.exact(cold, cold.x0)
+    np.testing.assert_allclose(warm.objective, same.objective, rtol=1e-12)
+    np.testing.assert_allclose(warm.gradient, same.gradient, rtol=1e-9)
+
+
+def test_sparse_features_become_an_array_while_that_is_small(monkeypatch):
+    make = lambda **more: bx.problems.reweighting(**{**GOOD, "train_features": sp.csr_array(A[:30])}, **more)
+    assert isinstance(make().lower_data.arrays["features"], jnp.ndarray)
+    assert isinstance(make(rows="sparse").lower_data.arrays["features"], SparseRows)
+    monkeypatch.setattr(import_module("bilevax.problems.reweighting"), "LARGEST_ARRAY", 100)
+    assert isinstance(make().lower_data.arrays["features"], SparseRows)
+    np.testing.assert_allclose(dense(make().lower_data.arrays["features"])[:, :3], A[:30])
+
+
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
@@ -37,6 +82,12 @@ def test_it_is_what_the_methods_assume(weights):
         ({"train_labels": b[:20]}, r"train_features must be .*got shapes \(30, 3\) and \(20, 2\)"),
         ({"trusted_features": A[30:, :2]}, "agree on the number of features and tasks; got 3 and 2 features"),
         ({"weights": "softmax"}, "weights must be one of 'sigmoid', 'raw'"),
+        ({"loss": "hinge"}, "loss must be one of 'logistic', 'squared', 'squared_hinge'"),
+        ({"rows": "csr"}, "rows must be one of 'dense', 'sparse'"),
+        ({"temperatures": [1.0, 0.0]}, "temperatures must be a vector of numbers > 0"),
+        ({"temperatures": [1.0, 2.0, 3.0]}, "one entry for each of the 2 columns of labels; got 3"),
+        ({"train_features": np.full((30, 3), np.nan)}, "train_features must be finite; 90 of its values are not"),
+        ({"train_features": sp.csr_array(np.full((30, 3), np.inf))}, "train_features must be finite; 90 of"),
         ({"ridge": 0}, "ridge must be"),
     ],
 )

@@ -71,5 +71,32 @@ def test_the_flat_benchmark_prints_its_ratio(tmp_path):
     last = shown.stdout.strip().splitlines()[-1]
     ratio = float(re.fullmatch(r"flat_ratio=([\d.]+)", last)[1])
     figures = json.loads((tmp_path / "flat.json").read_text())
-    assert max(figure["ratio"] for figure in figures.values()) == pytest.approx(ratio, abs=1e-3)
-    assert ratio < 2.5
+    ratios = {name: value for name, value in figures.items() if name.endswith("_ratio") and name != "flat_ratio"}
+    assert set(ratios) == {f"{name}_ratio" for name in ("dense", "linear_model", "tracked", "known", "bsvrb_v2")}
+    assert max(ratios.values()) == pytest.approx(ratio, rel=1e-3)
+    assert ratio < 3
+
+
+def test_the_step_benchmark_compares_every_curvature_with_numpy_and_the_machine(tmp_path):
+    shown = run("-m", "benchmarks.step", "--short", "--json", tmp_path / "step.json")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads((tmp_path / "step.json").read_text())
+    for case, method in [("a1a-1", "svrb"), ("a1a-20", "rsvrb")]:
+        took = {name: figures[f"{case}.{method}.{name}.microseconds"] for name in ("linear_model", "tracked", "dense")}
+        assert took["linear_model"] < took["dense"]
+        assert figures[f"{case}.numpy.microseconds"] > 5 * took["linear_model"]
+        assert figures[f"{case}.{method}.linear_model.over_limit"] > 1
+        assert (
+            figures[f"{case}.{method}.linear_model.state_megabytes"]
+            < 0.2 * figures[f"{case}.{method}.dense.state_megabytes"]
+        )
+
+
+def test_the_quality_benchmark_reaches_its_gaps(tmp_path):
+    shown = run("-m", "benchmarks.quality", "--short", "--json", tmp_path / "q.json", "--picture", tmp_path / "q.png")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads((tmp_path / "q.json").read_text())
+    assert figures["a1a-1.best_objective"] < figures["a1a-1.svrb.linear_model.objective"] + 1e-9
+    assert figures["a1a-1.svrb.linear_model.objective"] < figures["a1a-1.first_objective"]
+    assert figures["a1a-1.svrb.linear_model.seconds_to_0.5"] > 0
+    assert matplotlib.image.imread(tmp_path / "q.png").std() > 0.01

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse as sp
 from jaxtyping import Array, Float
 
 from bilevax import arguments
@@ -44,6 +45,7 @@ def squared_hinge(score: Array, label: Array) -> Array:
 
 
 WEIGHTS = {"sigmoid": jax.nn.sigmoid, "raw": identity}
+LARGEST_ARRAY = 2**30  # bytes up to which sparse features are held as an array
 LOSSES = {"logistic": logistic, "squared": squared, "squared_hinge": squared_hinge}
 
 
@@ -59,19 +61,16 @@ class TrustedLoss:
 
 def _rows(name: str, given: Any, form: str | None) -> Float[Array, "n p"] | SparseRows:
     """Features with a constant column added, as an array or as sparse rows."""
-    import scipy.sparse as sp
-
-    if sp.issparse(given):
-        matrix = sp.hstack([given, np.ones((given.shape[0], 1))], format="csr")
-        if not np.isfinite(matrix.data).all():
-            raise ValueError(f"{name} must be finite; {int((~np.isfinite(matrix.data)).sum())} of its values are not.")
-        if form == "sparse":
-            return sparse_rows(matrix, jnp.result_type(float))
-        return jnp.asarray(matrix.toarray(), float)
-    A = np.asarray(given, float)
-    if form == "sparse":
-        return _rows(name, sp.csr_array(A), form)
-    return jnp.asarray(np.column_stack([A, np.ones(len(A))]))
+    dtype = jnp.result_type(float)
+    A: Any = given if sp.issparse(given) else np.asarray(given, float)
+    values = A.tocsr().data if sp.issparse(A) else A
+    if not np.isfinite(values).all():
+        raise ValueError(f"{name} must be finite; {int((~np.isfinite(values)).sum())} of its values are not.")
+    fits = not sp.issparse(A) or A.shape[0] * (A.shape[1] + 1) * dtype.itemsize <= LARGEST_ARRAY
+    if form == "sparse" or (form is None and not fits):
+        return sparse_rows(sp.hstack([sp.csr_array(A), np.ones((A.shape[0], 1))], format="csr"), dtype)
+    array = A.toarray() if sp.issparse(A) else A
+    return jnp.asarray(np.column_stack([array, np.ones(len(array))]), dtype)
 
 
 def _check(name: str, features: Any, labels: Any, loss: str) -> Float[Array, "n m"]:
@@ -115,7 +114,7 @@ def reweighting(
     temperatures: Float[Any, " m"] | None = None,
     ridge: float = 1e-2,
     weights: str = "sigmoid",
-    rows: str = "dense",
+    rows: str | None = None,
     bounds: Bounds | None = None,
 ) -> Problem:
     """Sample weights for m linear models that share them; x_j belongs to training sample j.
@@ -129,15 +128,17 @@ def reweighting(
     - `weights`: "sigmoid" makes the weight of sample j s(x_j) = 1/(1 + exp(−x_j)), "raw" makes it x_j itself, as the
       paper writes it (the lower problem then need not be convex). Every weight starts at one half ("sigmoid") or
       one ("raw").
-    - `rows`: how training and trusted features are held, "dense" (faster) or "sparse" (smaller, by the share of
-      non-zeros); `python -m benchmarks.step` measures both.
+    - `rows`: how features are held, "dense" (mostly faster, `python -m benchmarks.step` measures both) or "sparse"
+      (each row padded to the longest). By default "dense", but for scipy.sparse features that would take more
+      than 1 GB as an array.
 
     The lower loss is a `bilevax.curvature.LinearModel`, so methods keep vectors instead of matrices of ∇²g.
     """
     arguments.positive("ridge", ridge)
     arguments.one_of("weights", weights, tuple(WEIGHTS))
     arguments.one_of("loss", loss, tuple(LOSSES))
-    arguments.one_of("rows", rows, ("dense", "sparse"))
+    if rows is not None:
+        arguments.one_of("rows", rows, ("dense", "sparse"))
     labels = _check("train", train_features, train_labels, loss)
     trusted_b = _check("trusted", trusted_features, trusted_labels, loss)
     (n, p), trusted_p = np.shape(train_features), np.shape(trusted_features)[1]
