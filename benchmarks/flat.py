@@ -5,6 +5,7 @@
 10 tasks a step with 32 samples each, d' = 32, float64.
 
 - dense: V and H of every task; most of its step is eigendecompositions.
+- dense_ridge: the same problem with its ridge declared, so that it is kept apart and needs no floor.
 - linear_model: weights for 256 samples, the 32 features of a linear model; q, c and M of every task.
 - tracked: matrix-free; vectors of every task.
 - known: the cheapest there can be: V = −I and H = I are known and nothing is kept of them, so that only the vectors
@@ -44,7 +45,7 @@ def simple(x, y, theta, batch):
     return jnp.mean(batch @ y) + 0.5 * jnp.sum((y - x) ** 2) + theta @ y
 
 
-def with_loss(lower):
+def with_loss(lower, ridge=False):
     """m lower problems that share their samples and differ in one vector each."""
 
     def build(num_tasks):
@@ -60,6 +61,7 @@ def with_loss(lower):
             upper_data=bx.shared(rows),
             lower_data=bx.shared(rows),
             strong_convexity=1.0,
+            ridge=ridge,
         )
 
     return build
@@ -91,6 +93,7 @@ known = Curvature(
 rsvrb = lambda curvature: lambda **settings: bx.rsvrb(curvature=curvature, **settings)
 FORMS = {
     "dense": (with_loss(curved), rsvrb(dense)),
+    "dense_ridge": (with_loss(curved, ridge=True), rsvrb(dense)),
     "linear_model": (weighted_samples, rsvrb(linear_model)),
     "tracked": (with_loss(curved), rsvrb(tracked)),
     "known": (with_loss(simple), rsvrb(known)),

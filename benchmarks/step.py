@@ -3,7 +3,8 @@
     python -m benchmarks.step [--short] [--json FILE] [--cases a8a-1,a8a-100] [--without-transcription]
 
 D-m is data set D with m lower problems, 10 tasks a step (one for m = 1) and 32 samples for each. `sparse_rows` holds
-the features by their non-zeros, all others hold them as an array; its limit is that of the array.
+the features by their non-zeros, all others hold them as an array; `by_cholesky` solves for h by a factorisation, not
+by conjugate gradients. Their limits are those of plain linear_model.
 
 - `times`: how many times faster than the literal NumPy transcription of the paper's box from the tests (Algorithm 1
   for m = 1, Algorithm 2 else), the quickest of three steps on the same draws;
@@ -16,6 +17,7 @@ the features by their non-zeros, all others hold them as an array; its limit is 
 The cases of one problem are timed in turn, several rounds, and the median counts: the machine is shared.
 """
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -27,7 +29,9 @@ import numpy as np
 import bilevax as bx
 from benchmarks import harness
 from bilevax import draw
+from bilevax.algorithms import by_rows
 from bilevax.curvature import dense, linear_model, tracked
+from bilevax.curvature.linear_model import solve
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import boxes
@@ -186,25 +190,45 @@ def transcription_microseconds(problem, steps):
     return min(spent)
 
 
+@contextlib.contextmanager
+def by_cholesky():
+    """Within it, SVRB by rows is compiled with a Cholesky factorisation in place of conjugate gradients."""
+    kept = by_rows.solve_near
+    by_rows.solve_near = lambda problem, hessian, v, guess: solve(problem, hessian, v)
+    try:
+        yield
+    finally:
+        by_rows.solve_near = kept
+
+
+def contenders(case, problem):
+    """Problem and algorithm of every row of the table."""
+    name, m = case.split("-")
+    chosen = {label: (problem, algorithm) for label, algorithm in algorithms(int(m)).items()}
+    label, (_, algorithm) = next(iter(chosen.items()))
+    chosen[f"{label}.sparse_rows"] = harness.paper_problem(name, int(m), rows="sparse"), algorithm
+    if m == "1":
+        chosen[f"{label}.by_cholesky"] = problem, algorithm
+    return chosen
+
+
 def measure(case, rounds, call_seconds, transcribed, speeds):
     """The figures of one problem: rows of the table, and values by name."""
-    name, m = case.split("-")
-    problem = harness.paper_problem(name, int(m))
-    contenders = {label: (problem, algorithm) for label, algorithm in algorithms(int(m)).items()}
-    label, (_, algorithm) = next(iter(contenders.items()))
-    contenders[f"{label}.sparse_rows"] = harness.paper_problem(name, int(m), rows="sparse"), algorithm
-    timed = {}
-    for label, given in contenders.items():
+    num_tasks = int(case.split("-")[1])
+    problem, timed = harness.paper_problem(case.split("-")[0], num_tasks), {}
+    for label, given in contenders(case, problem).items():
         steps = 20
         if call_seconds:
             pace = harness.Timed(*given, 2).call()  # a first guess, compiled on its own
             steps = int(np.clip(call_seconds * 1e6 / max(pace, 20), 2, 2000))
-        timed[label] = harness.Timed(*given, steps)
+        with by_cholesky() if label.endswith("by_cholesky") else contextlib.nullcontext():
+            timed[label] = harness.Timed(*given, steps)
     times = harness.interleaved(timed, rounds)
     literal = transcription_microseconds(problem, transcribed) if transcribed else float("nan")
     rows, figures = [], {}
     for label, took in times.items():
-        moved, operations = count(label.removesuffix(".sparse_rows"), problem.dim_x, problem.dim_y, int(m), 4)
+        kind = label.removesuffix(".sparse_rows").removesuffix(".by_cholesky")
+        moved, operations = count(kind, problem.dim_x, problem.dim_y, num_tasks, 4)
         limit = lowest(moved, operations, speeds)
         one = timed[label]
         rows.append((

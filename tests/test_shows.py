@@ -72,7 +72,9 @@ def test_the_flat_benchmark_prints_its_ratio(tmp_path):
     ratio = float(re.fullmatch(r"flat_ratio=([\d.]+)", last)[1])
     figures = json.loads((tmp_path / "flat.json").read_text())
     ratios = {name: value for name, value in figures.items() if name.endswith("_ratio") and name != "flat_ratio"}
-    assert set(ratios) == {f"{name}_ratio" for name in ("dense", "linear_model", "tracked", "known", "bsvrb_v2")}
+    assert set(ratios) == {
+        f"{name}_ratio" for name in ("dense", "dense_ridge", "linear_model", "tracked", "known", "bsvrb_v2")
+    }
     assert max(ratios.values()) == pytest.approx(ratio, rel=1e-3)
     assert ratio < 3
 
