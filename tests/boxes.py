@@ -237,7 +237,7 @@ def tracked_theta(model, x0, y0, first):
     theta.h, theta.s, theta.k = [], [], []
     for i, (_, zeta) in enumerate(first):
         v, hessian = theta.v[i], model.gyy(i, x0, y0[i], zeta)
-        theta.h.append(project_ball(v * (v @ v) / (v @ hessian @ v), model.R_h))
+        theta.h.append(project_ball(v * (v @ v) / max(v @ hessian @ v, model.lam * (v @ v)), model.R_h))
         theta.s.append(hessian @ theta.h[i])
         theta.k.append(model.gxy(i, x0, y0[i], zeta) @ theta.h[i])
     theta.h_prev = [h.copy() for h in theta.h]

@@ -9,6 +9,7 @@ from logistic import Model
 
 import bilevax as bx
 from bilevax import draw
+from bilevax.curvature import tracked
 
 STEPS = 250
 KEY = jax.random.key(7)
@@ -199,3 +200,47 @@ def test_the_projections_of_these_tests_are_active(bound):
         for bounds in (ACTIVE, others)
     ]
     assert np.abs(runs[0][0] - runs[1][0]).max() + np.abs(runs[0][1] - runs[1][1]).max() > 1e-6
+
+
+def test_svrb_equals_algorithm_1_where_the_floor_binds():
+    """λ above the true curvature: every step floors."""
+    model = Model(1)
+    model.lam = 1.25
+    problem = model.problem()
+    library, box = schedules("constant", 1, 1)
+    path = boxes.algorithm_1(model, first_theta(model), draws_of(problem, draw.Sampling(1, 3)), box)
+    assert_same_path(library_run(problem, bx.svrb(**start(), **library)), path)
+
+
+def test_bsvrb_v1_equals_its_box_where_the_floor_binds():
+    model = Model(4)
+    model.lam = 1.25
+    problem = model.problem()
+    library, box = block_schedules("constant", 4, 3)
+    library.pop("inverse_step")
+    theta = boxes.BlockTheta(model, model.x0, list(model.y0), [(range(6), range(6))] * 4, 1)
+    path = boxes.bsvrb(model, theta, draws_of(problem, draw.Sampling(3, 3)), box, 1)
+    assert_same_path(library_run(problem, bx.bsvrb_v1(tasks_per_step=3, **start(), **library)), path)
+
+
+def test_tracked_equals_its_transcription_where_the_ball_binds():
+    """λ above the true curvature makes the ball small."""
+    model = Model(4, C_fy=0.6)
+    model.lam, model.R_h = 2.0, 0.3
+    problem = model.problem()
+    library, box = schedules("constant", 4, 3)
+    algorithm = bx.rsvrb(tasks_per_step=3, curvature=tracked, **start(), **library)
+    theta = boxes.tracked_theta(model, model.x0, list(model.y0), [(range(6), range(6))] * 4)
+    path = list(boxes.tracked_rsvrb(model, theta, draws_of(problem, draw.Sampling(3, 3)), box))
+    assert_same_path(library_run(problem, algorithm), path)
+    assert any(np.linalg.norm(h) > 0.3 - 1e-12 for h in theta.h)
+
+
+def test_rsvrb_equals_algorithm_2_where_the_floor_binds():
+    """λ above the true curvature: every update floors, not only every fading."""
+    model = Model(4)
+    model.lam = 1.25
+    problem = model.problem()
+    library, box = schedules("constant", 4, 3)
+    path = boxes.algorithm_2(model, first_theta(model), draws_of(problem, draw.Sampling(3, 3)), box)
+    assert_same_path(library_run(problem, bx.rsvrb(tasks_per_step=3, **start(), **library)), path)

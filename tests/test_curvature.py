@@ -9,8 +9,9 @@ from logistic import Model
 from test_boxes import draws_of, first_theta, library_run, schedules
 
 import bilevax as bx
-from bilevax import draw, projection
+from bilevax import delay, draw, projection
 from bilevax.curvature import chosen, dense, linear_model, tracked
+from bilevax.curvature.tracked import Tracked, first_solution
 
 STEPS = 100
 
@@ -178,7 +179,29 @@ def test_float32_works_with_every_curvature_and_block_method():
             assert np.isfinite(result.trace["objective"]).all()
 
 
+def test_the_first_h_is_the_best_multiple_of_v_that_λ_allows():
+    problem = Model(1).problem()  # λ = 0.5
+    v = jnp.array([0.6, -0.8])
+    second = lambda curvature: lambda h: (jnp.zeros(3), curvature * h)
+    for curvature, multiple in [(4.0, 0.25), (0.01, 2.0), (-1.0, 2.0)]:
+        h, _, hessian = first_solution(problem, second(curvature), v, None)
+        np.testing.assert_allclose(h, multiple * v, rtol=1e-12)
+        np.testing.assert_allclose(hessian, curvature * h, rtol=1e-12)
+    np.testing.assert_allclose(jnp.linalg.norm(first_solution(problem, second(4.0), v, 0.1)[0]), 0.1, rtol=1e-12)
+    for part in first_solution(problem, second(4.0), 0 * v, 0.1):
+        np.testing.assert_array_equal(part, 0)
+
+
+def test_h_of_a_task_whose_era_is_forgotten_stays_where_it_was():
+    kept = Tracked(jnp.ones(2), jnp.zeros(2), jnp.full(2, 3.0), jnp.ones(3))
+    passed = delay.Elapsed(
+        delay.Decay(*[0.0] * 5), jnp.float64(1e9), jnp.float64(0.1), jnp.int32(10**6), jnp.asarray(False)
+    )
+    np.testing.assert_array_equal(tracked.age(Model(1).problem(), kept, passed, jnp.zeros(2)).h, kept.h)
+
+
 @pytest.mark.parametrize("factory", [bx.bsvrb_v1, bx.bsvrb_v2])
-def test_bsvrb_refuses_a_mixing_of_one(factory):
+@pytest.mark.parametrize("mixing", [1.0, bx.Mixing(0.1, 0.1, 0.1, 0.1, 1.0, 0.1), lambda t: 1.0])
+def test_bsvrb_refuses_a_mixing_of_one(factory, mixing):
     with pytest.raises(ValueError, match=r"mixing must be in \(0, 1\)"):
-        factory(mixing=1.0)
+        factory(mixing=mixing)

@@ -94,3 +94,10 @@ def test_a_step_draws_in_time_that_does_not_depend_on_the_number_of_tasks():
     """No array of length m appears in the compiled draw of distinct tasks."""
     text = jax.jit(lambda key: draw.distinct_tasks(words(key, 10), 123_457)).lower(jax.random.key(0)).as_text()
     assert "123457x" not in text
+
+
+@pytest.mark.parametrize("span", [1, 3, 1000, 65_535, 65_536])
+def test_numbers_below_a_small_span_are_64_bits_modulo_the_span(span):
+    drawn = np.asarray(words(jax.random.key(1), 1000)).astype(np.uint64)
+    want = ((drawn[0] << np.uint64(32)) | drawn[1]) % np.uint64(span)
+    np.testing.assert_array_equal(draw.below(words(jax.random.key(1), 1000), span), want)

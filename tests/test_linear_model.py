@@ -4,6 +4,7 @@ import boxes
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scipy.sparse as sp
 from test_boxes import draws_of, library_run
@@ -72,8 +73,6 @@ def test_rows_come_up_to_date_under_all_settings(kind):
 @pytest.mark.parametrize(("m", "size", "skewed"), [(1, 1, False), (4, 1, False), (4, 3, True), (12, 5, False)])
 def test_many_linear_models_equal_the_dense_matrices_with_the_ridge_apart(m, size, skewed, form):
     """m = 1 goes through the form for many as well: an optimizer needs the whole direction."""
-    import optax
-
     problem = problem_of(m, form=form)
     p = np.linspace(1, 3, m) / np.linspace(1, 3, m).sum() if skewed else None
     given = {"tasks_per_step": size, "task_probabilities": p, **settings_for(m, size)}
@@ -219,3 +218,79 @@ def test_sparse_rows_are_the_matrix(shape):
     np.testing.assert_allclose(rows.dense(held), matrix.toarray())
     np.testing.assert_allclose(held @ right, matrix @ np.asarray(right), atol=1e-14)
     assert held.shape == matrix.shape
+
+
+@pytest.mark.parametrize("name", ["upper_step", "lower_step"])
+def test_a_step_of_one_model_that_is_not_finite_leaves_everything_as_it_was(name):
+    """The run goes on from there as if the step had not been tried."""
+    problem, key = problem_of(1), jax.random.key(3)
+    good, bad = (bx.svrb(**{**settings_for(1, 1), **changed}) for changed in ({}, {name: 1e300}))
+    good_step, bad_step = jax.jit(good.step), jax.jit(bad.step)
+
+    def run(state, steps):
+        for t in steps:
+            state, _ = good_step(problem, state, jax.random.fold_in(key, t))
+        return state
+
+    before = run(jax.jit(good.init)(problem, key), range(10))
+    after, info = bad_step(problem, before, jax.random.fold_in(key, 99))
+    assert not info.finite
+    whole = lambda state: (*good.variables(problem, state), state.hessian, state.h, state.last_step, state.task.f_y,
+                           state.step, state.q.scale * state.q.values, state.c.scale * state.c.values)  # fmt: skip
+    for old, new in zip(whole(before), whole(after), strict=True):
+        np.testing.assert_allclose(new, old, rtol=1e-12, atol=1e-14)
+    one, other = (good.variables(problem, run(state, range(10, 60))) for state in (before, after))
+    np.testing.assert_allclose(other.x, one.x, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(other.y, one.y, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("bounds", [{"g_xy": 0.01}, {"f_y": 0.02}], ids=["g_xy", "f_y"])
+def test_bounds_bind_row_by_row_as_in_the_form_for_many(bounds):
+    problem, given = problem_of(1, bounds=bx.Bounds(**bounds)), settings_for(1, 1)
+    by_rows = library_run(problem, bx.svrb(**given), STEPS)
+    assert_same(by_rows, library_run(problem, bx.svrb(upper_optimizer=optax.sgd(3.0), **given), STEPS))
+    free = library_run(problem_of(1), bx.svrb(**given), STEPS)
+    assert np.abs(by_rows[0] - free[0]).max() > 1e-4  # the bounds are active
+
+
+def test_an_upper_loss_that_looks_at_x_moves_x_by_its_gradient_too():
+    """A linear model whose upper loss is not of y alone is no matter of rows."""
+    plain = problem_of(1)
+    loss = lambda x, y, task, batch: plain.upper(x, y, task, batch) + 0.05 * jnp.sum((x - 1) ** 2)
+    problem = plain.replace(upper=loss, upper_uses_x=True)
+    make = lambda curvature: bx.svrb(curvature=curvature, **{**settings_for(1, 1), "upper_step": 0.3})
+    assert_same(*(library_run(problem, make(curvature), 60) for curvature in (linear_model, dense)))
+
+
+def test_the_first_factors_are_projected():
+    """Raw weights below zero make the first c negative, and the first batch makes q too long for a small C."""
+    C, given = 0.001, {"initialization": "cheap", "initial_batch_size": 100}
+    problem = problem_of(3, weights="raw", bounds=bx.Bounds(g_xy=C))
+    problem = problem.replace(x0=jnp.where(jnp.arange(problem.dim_x) % 2 == 0, 1.0, -1.0))
+    kept = jax.jit(bx.rsvrb(**given).init)(problem, jax.random.key(0)).tasks.curvature
+    A = np.asarray(features(problem))
+    assert kept.c.values.min() == 0
+    assert kept.c.values.max() > 0
+    np.testing.assert_allclose(kept.hessian, np.einsum("nd,mn,ne->mde", A, kept.c.values, A), atol=1e-14)
+    np.testing.assert_allclose((np.abs(kept.q.values) * np.linalg.norm(A, axis=1)).max(), C)
+
+
+@pytest.mark.parametrize("changed", [{"ridge": False}, {"lower_data": None}, {"lower": lambda *given: 0.0}])
+def test_a_problem_that_is_almost_a_linear_model_is_refused(changed):
+    with pytest.raises(TypeError, match="curvature=linear_model needs a problem"):
+        linear_model.check(problem_of(1).replace(**changed))
+
+
+def test_an_empty_matrix_is_sparse_rows_as_well():
+    np.testing.assert_array_equal(rows.dense(rows.sparse_rows(sp.csr_array((3, 2)), float)), np.zeros((3, 2)))
+
+
+@pytest.mark.parametrize(("m", "size", "skewed"), [(4, 1, False), (4, 3, True)])
+def test_many_linear_models_equal_the_dense_matrices_with_a_schedule_for_each_estimate(m, size, skewed):
+    """q fades with β of V, c and M with β of H: with one β for all nobody could tell."""
+    share = size / m
+    mixing = bx.Mixing(0.1 * share, 0.2 * share, 0.3 * share, bx.power(2 * share, 8, 2 / 3), 0.05 * share, 0.15 * share)
+    p = np.linspace(1, 3, m) / np.linspace(1, 3, m).sum() if skewed else None
+    given = {**settings_for(m, size), "tasks_per_step": size, "task_probabilities": p, "mixing": mixing}
+    make = lambda curvature: bx.rsvrb(curvature=curvature, **given)
+    assert_same(*(library_run(problem_of(m), make(curvature), 120) for curvature in (linear_model, dense)))

@@ -205,3 +205,20 @@ def test_an_algorithm_refuses_a_problem_that_does_not_fit(algorithm, match):
 def test_a_step_that_is_no_number_is_refused(value):
     with pytest.raises(TypeError, match="upper_step must be a finite number"):
         bx.rsvrb(upper_step=value)
+
+
+@pytest.mark.parametrize(
+    ("upper", "uses"),
+    [
+        (lambda x, y, t, b: x["b"], True),
+        (lambda x, y, t, b: x["b"] * jnp.sum(y), True),
+        (lambda x, y, t, b: x["a"] @ y, True),
+        (lambda x, y, t, b: jnp.sum(y), False),
+        (lambda x, y, t, b: jnp.sum(y) + x["a"].shape[0], False),
+    ],
+)
+def test_a_problem_knows_whether_its_upper_loss_looks_at_x(upper, uses):
+    x0 = {"a": np.ones(3), "b": np.float64(1)}
+    problem = bx.Problem(upper=upper, lower=lambda x, y, t, b: jnp.sum((y - x["a"]) ** 2), x0=x0, y0=np.zeros(3),
+                         strong_convexity=2.0)  # fmt: skip
+    assert problem.upper_uses_x == uses

@@ -86,3 +86,19 @@ def test_flooring_after_every_decay_is_flooring_once_at_the_end(H, decays, floor
     for decay in decays:
         every_time = floored(decay * np.asarray(every_time), floor)[1]
     np.testing.assert_allclose(every_time, floored(np.prod(decays) * np.asarray(once), floor)[1], atol=1e-9)
+
+
+def test_the_cheap_bound_is_the_smaller_of_two_and_never_wrong():
+    assert projection.surely_below(jnp.eye(4), 1.0)  # by its sums: its Frobenius norm is 2
+    assert projection.surely_below(jnp.array([[1.0, 0.5], [0.5, 0.0]]), 1.3)  # by its Frobenius norm: its sums are 1.5
+    assert not projection.surely_below(0.3 * jnp.eye(4), 0.29)
+    for shape in [(1, 4), (4, 1)]:
+        assert not projection.surely_below(jnp.ones(shape), 1.9)  # ‖V‖ = 2
+
+
+def test_a_matrix_on_the_floor_is_curved_enough_and_one_below_is_not():
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
+    matrix = lambda lowest: jnp.asarray((rotation * np.array([lowest, 0.5, 2.0, 3.0])) @ rotation.T)
+    assert projection.curved_enough(0.5 * jnp.eye(4), 0.5)
+    assert projection.curved_enough(matrix(0.5), 0.5)
+    assert not projection.curved_enough(matrix(0.5 - 1e-12), 0.5)

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
 import bilevax as bx
-from bilevax import metrics
+from bilevax import metrics, oracle
 from bilevax.rows import SparseRows, dense
 
 rng = np.random.default_rng(0)
@@ -94,3 +94,34 @@ def test_sparse_features_become_an_array_while_that_is_small(monkeypatch):
 def test_wrong_arguments_are_refused(changed, match):
     with pytest.raises(ValueError, match=match):
         bx.problems.reweighting(**{**GOOD, **changed})
+
+
+FORMULAS = {
+    "logistic": lambda score, label: np.log(1 + np.exp(-label * score)),
+    "squared": lambda score, label: (score - label) ** 2 / 2,
+    "squared_hinge": lambda score, label: np.maximum(0, 1 - label * score) ** 2 / 2,
+}
+
+
+@pytest.mark.parametrize("given", [np.asarray, sp.csr_array], ids=["array", "scipy"])
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+@pytest.mark.parametrize("weights", ["sigmoid", "raw"])
+@pytest.mark.parametrize("loss", FORMULAS)
+def test_both_losses_are_those_of_the_equation(loss, weights, form, given):
+    sigma, generator = np.array([0.5, 2.0]), np.random.default_rng(3)
+    data = {name: given(value) if "features" in name else value for name, value in GOOD.items()}
+    problem = bx.problems.reweighting(**data, loss=loss, weights=weights, rows=form, ridge=0.1, temperatures=sigma)
+    x, y = generator.normal(size=30), generator.normal(size=4)
+    weight = x if weights == "raw" else 1 / (1 + np.exp(-x))
+    scores = lambda part: GOOD[f"{part}_features"] @ y[:-1] + y[-1]
+    for i in range(2):
+        of = lambda part, i=i: FORMULAS[loss](scores(part) / sigma[i], GOOD[f"{part}_labels"][:, i])
+        at = (problem, jnp.asarray(x), jnp.asarray(y), i)
+        np.testing.assert_allclose(oracle.upper_loss(*at), np.mean(of("trusted")))
+        np.testing.assert_allclose(oracle.lower_loss(*at), np.mean(weight * of("train")) + 0.05 * y @ y)
+
+
+@pytest.mark.parametrize(("weights", "first"), [("sigmoid", 0.5), ("raw", 1.0)])
+def test_every_weight_starts_as_documented(weights, first):
+    problem = bx.problems.reweighting(**GOOD, weights=weights)
+    np.testing.assert_array_equal(problem.lower.weight(problem.x0), np.full(30, first))

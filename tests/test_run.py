@@ -10,10 +10,14 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from logistic import Model
+from test_linear_model import problem_of
 
 import bilevax as bx
+from bilevax.algorithms.move import finite_move
+from bilevax.curvature import tracked
 from bilevax.run import _loop_of
 
 SETTINGS = {"upper_step": 0.02, "lower_step": 0.1, "mixing": 0.1, "batch_size": 4, "initialization": "cheap"}
@@ -260,3 +264,58 @@ def test_importing_the_library_stays_light():
     code = "import sys, bilevax; print(sorted({'pandas', 'sklearn', 'matplotlib', 'click'} & set(sys.modules)))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
+
+
+METHODS = {
+    "tracked": (lambda **s: bx.rsvrb(curvature=tracked, **s), 2),
+    "bsvrb_v1": (bx.bsvrb_v1, 2 + 1),
+    "bsvrb_v2": (bx.bsvrb_v2, 2),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_work_of_every_method_is_counted_by_hand(name):
+    factory, products = METHODS[name]
+    result = bx.solve(Model(5).problem(), factory(tasks_per_step=2, **SETTINGS), steps=7, metrics=None)
+    start, steps = 5 * (4 + 4), 7 * 2 * (4 + 4)
+    assert result.cost.samples == start + steps
+    assert result.cost.gradients == start + 2 * steps
+    assert result.cost.products == products * (5 * 4 + 7 * 2 * 2 * 4)
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_work_of_linear_models_is_counted_by_hand(m):
+    """m = 1 goes row by row."""
+    result = bx.solve(problem_of(m), bx.rsvrb(**SETTINGS), steps=7, metrics=None)
+    assert result.cost.samples == m * (4 + 4) + 7 * (4 + 4)
+    assert result.cost.gradients == m * (4 + 4) + 2 * 7 * (4 + 4)
+    assert result.cost.products == 2 * (m * 4 + 2 * 7 * 4)
+
+
+@pytest.mark.parametrize("factory", [bx.bsvrb_v1, bx.bsvrb_v2])
+@pytest.mark.parametrize("changed", [{"lower_step": 1e100}, {"upper_step": 1e5}], ids=["lower", "upper"])
+def test_a_diverging_run_of_blocks_returns_the_last_finite_state(factory, changed):
+    problem, algorithm = Model(5).problem(), factory(tasks_per_step=2, **{**SETTINGS, **changed})
+    result = bx.solve(problem, algorithm, steps=1000, metrics=None)
+    assert result.status == "diverged"
+    again = bx.solve(problem, algorithm, steps=result.steps, metrics=None)
+    np.testing.assert_array_equal(again.x, result.x)
+    np.testing.assert_array_equal(again.y, result.y)
+    assert jnp.abs(result.y).max() < 1e154
+
+
+@pytest.mark.parametrize(
+    "changed", [{"upper_step": 1e200}, {"upper_optimizer": optax.sgd(1e200)}], ids=["plain", "optax"]
+)
+def test_a_step_that_would_take_x_too_far_is_not_taken(changed):
+    result = bx.solve(Model(5).problem(), bx.rsvrb(tasks_per_step=2, **{**SETTINGS, **changed}), steps=5, metrics=None)
+    assert (result.status, result.steps) == ("diverged", 0)
+
+
+def test_a_move_is_finite_where_all_its_squares_are():
+    x, d = jnp.ones(3), jnp.ones(3)
+    assert finite_move(None, x, 0.1, d)
+    assert not finite_move(None, x, 1e200, d)
+    assert not finite_move(None, x, 1e-200, 1e200 * d)
+    assert not finite_move(optax.sgd(1.0), 1e200 * x, 0.1, d)
+    assert finite_move(optax.sgd(1.0), x, 1e200, d)  # the step is not used
