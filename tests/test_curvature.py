@@ -97,7 +97,7 @@ def test_the_branch_decides_for_each_matrix_alone():
     square = rng.normal(size=(6, 4, 4))
     matrices = jnp.asarray(square @ square.transpose(0, 2, 1) + 0.5 * np.eye(4))
     matrices = matrices.at[2].add(-2 * jnp.eye(4))
-    floored = jax.jit(jax.vmap(lambda H: projection.matrix_floor(H, 0.5)))(matrices)
+    floored = jax.jit(jax.vmap(lambda H: projection.matrix_floor(H, 0.5, 1e-3)))(matrices)
     assert [bool((floored[k] == matrices[k]).all()) for k in range(6)] == [True, True, False, True, True, True]
     lowest = np.linalg.eigvalsh(np.asarray(floored))[:, 0]
     assert (lowest >= 0.5 - 1e-12).all()

@@ -12,7 +12,7 @@ from test_boxes import draws_of, library_run
 import bilevax as bx
 from bilevax import draw, oracle, rows
 from bilevax.curvature import dense, linear_model
-from bilevax.curvature.linear_model import factors_at, features
+from bilevax.curvature.linear_model import factors_at, features, solve_near
 
 STEPS = 120
 
@@ -294,3 +294,86 @@ def test_many_linear_models_equal_the_dense_matrices_with_a_schedule_for_each_es
     given = {**settings_for(m, size), "tasks_per_step": size, "task_probabilities": p, "mixing": mixing}
     make = lambda curvature: bx.rsvrb(curvature=curvature, **given)
     assert_same(*(library_run(problem_of(m), make(curvature), 120) for curvature in (linear_model, dense)))
+
+
+def own_problem(rows=None, ridge=True, strong_convexity=0.3, weights=8):
+    """A problem that a user puts together from a LinearModel."""
+    from bilevax.problems.reweighting import TrustedLoss, logistic
+
+    A, b = np.random.default_rng(0).normal(size=(8, 2)), np.ones((8, 1))
+    data = {"features": A, "labels": b, "row": np.arange(8) if rows is None else rows}
+    return bx.Problem(
+        upper=TrustedLoss(logistic), lower=bx.curvature.LinearModel(logistic, jax.nn.sigmoid, 0.3),
+        x0=np.zeros(weights), y0=np.zeros(2), y0_per_task=False,
+        tasks={"temperature": np.ones(1), "column": np.zeros(1, int)},
+        upper_data=bx.shared(data), lower_data=bx.shared(data), strong_convexity=strong_convexity, ridge=ridge,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "match"),
+    [
+        ({"rows": np.arange(8)[::-1]}, r"one weight for each sample, and the data's \"row\" must be 0, 1, 2"),
+        ({"rows": np.arange(8) // 2, "weights": 4}, "got 4 weights for 8 samples"),
+        ({"strong_convexity": 0.1}, r"must be the ridge of the LinearModel, 0\.3; got 0\.1"),
+    ],
+)
+def test_a_linear_model_whose_weights_are_not_those_of_its_samples_is_refused(changed, match):
+    with pytest.raises(ValueError, match=match):
+        own_problem(**changed)
+
+
+def test_a_linear_model_without_its_ridge_declared_goes_to_the_dense_matrices():
+    assert bx.curvature.chosen(None, own_problem()) is linear_model
+    assert bx.curvature.chosen(None, own_problem(ridge=False, strong_convexity=0.1)) is dense
+
+
+def test_a_solve_near_a_guess_is_as_exact_as_it_says():
+    """‖(M + λI)h − v‖ ≤ ε^{3/4} ‖v‖, from any guess, for a matrix with eigenvalues from λ to 10."""
+    problem = problem_of(1, p=30)
+    rng = np.random.default_rng(0)
+    rotation = np.linalg.qr(rng.normal(size=(31, 31)))[0]
+    M = jnp.asarray((rotation * np.geomspace(1e-1, 10, 31)) @ rotation.T)
+    v, guess = jnp.asarray(rng.normal(size=(2, 31)))
+    h = jax.jit(lambda guess: solve_near(problem, M, v, guess))(guess)
+    error = jnp.linalg.norm(M @ h + problem.strong_convexity * h - v) / jnp.linalg.norm(v)
+    assert error <= 2 * jnp.finfo(float).eps ** 0.75
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-200, 0.0])
+def test_a_solve_for_a_vanishing_v_stays_finite(size):
+    problem = problem_of(1, p=30)
+    v, guess = size * jnp.ones(31), size * jnp.ones(31)
+    h = solve_near(problem, jnp.eye(31), v, guess)
+    np.testing.assert_allclose(h, v / 1.2, rtol=1e-6, atol=1e-150)
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_a_run_goes_on_when_the_upper_gradient_has_vanished(m):
+    """Squared hinge with all trusted margins above one: v shrinks to nothing, and x stops."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(30, 3)) + 4.0
+    with jax.enable_x64(False):
+        problem = bx.problems.reweighting(
+            train_features=A, train_labels=np.ones(30), trusted_features=9 * A, trusted_labels=np.ones(30),
+            loss="squared_hinge", temperatures=np.ones(m), ridge=1e-3,
+        )  # fmt: skip
+        algorithm = bx.rsvrb(mixing=0.3, batch_size=8, lower_step=0.01, initialization="cheap", initial_batch_size=2)
+        result = bx.solve(problem, algorithm, steps=1500, metrics=None)
+    assert result.status == "done"
+    assert np.isfinite(result.x).all()
+
+
+@pytest.mark.parametrize("m", [1, 4])
+def test_a_grid_of_steps_and_seeds_is_one_program(m):
+    problem = problem_of(m)
+
+    def last(step, seed):
+        algorithm = bx.rsvrb(**{**settings_for(m, 1), "upper_step": step, "initialization": "cheap"})
+        key = jax.random.key(seed)
+        body = lambda t, state: algorithm.step(problem, state, jax.random.fold_in(key, t))[0]
+        return algorithm.variables(problem, jax.lax.fori_loop(1, 40, body, algorithm.init(problem, key))).x
+
+    steps, seeds = jnp.array([0.5, 1.0]), jnp.arange(2)
+    grid = jax.jit(jax.vmap(jax.vmap(last, (None, 0)), (0, None)))(steps, seeds)
+    np.testing.assert_allclose(grid[1, 0], jax.jit(last)(steps[1], seeds[0]), rtol=1e-9, atol=1e-11)

@@ -83,5 +83,12 @@ def test_the_bytes_that_are_computed_are_the_bytes_that_are_kept():
     assert memory.require(row, 7) == sum(leaf.nbytes for leaf in jax.tree.leaves(state.tasks))
 
 
+@pytest.mark.parametrize("each", [1, 2**25, 2**30])
+def test_all_tasks_are_visited_once_whatever_the_chunks(each):
+    build = lambda i: jnp.stack([i.astype(float), 1.0])
+    np.testing.assert_array_equal(memory.for_all(build, 71, each)[:, 0], np.arange(71))
+    np.testing.assert_allclose(memory.mean_of_all(build, 71, each), [35, 1])
+
+
 def test_this_machine_tells_how_much_memory_it_has():
     assert memory.available_bytes() > 1e6

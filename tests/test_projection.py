@@ -99,6 +99,16 @@ def test_the_cheap_bound_is_the_smaller_of_two_and_never_wrong():
 def test_a_matrix_on_the_floor_is_curved_enough_and_one_below_is_not():
     rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(4, 4)))[0]
     matrix = lambda lowest: jnp.asarray((rotation * np.array([lowest, 0.5, 2.0, 3.0])) @ rotation.T)
-    assert projection.curved_enough(0.5 * jnp.eye(4), 0.5)
-    assert projection.curved_enough(matrix(0.5), 0.5)
-    assert not projection.curved_enough(matrix(0.5 - 1e-12), 0.5)
+    assert projection.curved_enough(0.5 * jnp.eye(4), 0.5, 1e-3)
+    assert projection.curved_enough(matrix(0.5), 0.5, 1e-3)
+    assert not projection.curved_enough(matrix(0.5 - 1e-12), 0.5, 1e-3)
+
+
+def test_rounding_of_large_entries_does_not_hide_a_small_curvature():
+    """float32, eigenvalues up to 1000 and one of −0.02: it is lifted to λ = 0.01, up to the rounding of `eigh`."""
+    rotation = np.linalg.qr(np.random.default_rng(0).normal(size=(123, 123)))[0]
+    values = np.random.default_rng(1).uniform(1, 1000, 123)
+    values[0] = -0.02
+    matrix = jnp.asarray((rotation * values) @ rotation.T, jnp.float32)
+    floored = projection.matrix_floor((matrix + matrix.T) / 2, 1e-2, 1e-4)
+    assert np.linalg.eigvalsh(np.asarray(floored, float))[0] > 9e-3

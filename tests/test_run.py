@@ -16,6 +16,7 @@ from logistic import Model
 from test_linear_model import problem_of
 
 import bilevax as bx
+from bilevax import lower
 from bilevax.algorithms.move import finite_move
 from bilevax.curvature import tracked
 from bilevax.run import _loop_of
@@ -319,3 +320,11 @@ def test_a_move_is_finite_where_all_its_squares_are():
     assert not finite_move(None, x, 1e-200, 1e200 * d)
     assert not finite_move(optax.sgd(1.0), 1e200 * x, 0.1, d)
     assert finite_move(optax.sgd(1.0), x, 1e200, d)  # the step is not used
+
+
+def test_the_theorems_start_counts_every_sample_of_every_gradient_of_its_solves():
+    problem = Model(5).problem()
+    result = bx.solve(problem, bx.rsvrb(**{**SETTINGS, "initialization": "theorem"}), steps=0, metrics=None)
+    solves = [int(lower.solve(problem, problem.x0, problem.y0_of(i), jnp.int32(i))[1]) for i in range(5)]
+    assert min(solves) > 0
+    assert result.cost.gradients == 5 * (6 + 6) + 6 * sum(solves)

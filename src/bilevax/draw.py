@@ -84,7 +84,11 @@ Words = UInt32[Array, "2 *n"]  # two random words for each number to be drawn
 
 
 def below(words: Words, span: Any) -> Int[Array, "*n"]:
-    """A whole number in 0..span − 1 from each pair of random words: their 64 bits modulo the span."""
+    """A whole number in 0..span − 1 from each pair of random words: their 64 bits modulo the span.
+
+    For spans above 2**16 only the second word counts: no number is then more likely than another by more than
+    span/2**32.
+    """
     span = jnp.asarray(span, jnp.uint32)
     half = (2**16) % span
     high = (words[0] % span) * ((half * half) % span) % span  # below 2**16 the product fits in 32 bits

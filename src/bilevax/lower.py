@@ -71,7 +71,8 @@ def minimise(
 def solve_hessian(product: Callable[[Y], Y], right: Y) -> Y:
     """H⁻¹ right: by Cholesky for up to a few hundred variables, else by conjugate gradients."""
     if right.shape[0] <= DENSE_UP_TO:
-        hessian = jax.vmap(product)(jnp.eye(right.shape[0], dtype=right.dtype))
+        # A few columns at a time: each may look at all samples.
+        hessian = jax.lax.map(product, jnp.eye(right.shape[0], dtype=right.dtype), batch_size=16)
         return lapack.solve(hessian, right)
     tolerance = 100 * jnp.finfo(right.dtype).eps
     return jax.scipy.sparse.linalg.cg(product, right, tol=float(tolerance), maxiter=10 * right.shape[0])[0]

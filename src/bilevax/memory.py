@@ -112,27 +112,44 @@ def require(row: PyTree, num_tasks: int) -> int:
         listed = ", ".join(f"{name} {_shown(num_tasks * sizes[name])}" for name in largest)
         raise MemoryError(
             f"the state of {num_tasks} tasks needs {_shown(needed)} and {_shown(available)} are available; "
-            f"the largest parts are {listed}. Choose curvature=bilevax.curvature.tracked, which keeps vectors "
-            "instead of matrices (or linear_model, where the lower problem is one), fewer variables, fewer tasks, "
-            "or float32 instead of float64 (half as much)."
+            f"the largest parts are {listed}. Choose what keeps vectors instead of matrices "
+            "(bilevax.curvature.tracked, or linear_model where the lower problem is one; bilevax.bsvrb_v2), fewer "
+            "variables, fewer tasks, or float32 instead of float64 (half as much)."
         )
     return needed
 
 
-def start(build: Callable[[Any], PyTree], num_tasks: int) -> PyTree:
+def start(build: Callable[[Any], PyTree], num_tasks: int, each: int = 1) -> PyTree:
     """Rows build(i) of all tasks; checked to fit before any of it exists."""
     require(jax.eval_shape(build, jax.ShapeDtypeStruct((), np.int32)), num_tasks)
-    return for_all(build, num_tasks)
+    return for_all(build, num_tasks, each)
 
 
-def for_all(build: Callable[[Any], PyTree], num_tasks: int, chunk: int = 64) -> PyTree:
-    """build(i) of all tasks with a leading axis m, computed `chunk` tasks at a time, one chunk after the other.
+def _chunks(num_tasks: int, each: int) -> Int[Array, "chunks chunk"]:
+    """All tasks in chunks of some 2**26 numbers if a task takes `each`; the last one is filled up with the last task.
 
-    `lax.map(..., batch_size)` would compute what is left over side by side with the chunks (see `bilevax.lapack`); here
-    the last chunk is filled up.
+    `lax.map(..., batch_size)` would compute what is left over side by side with the chunks (see `bilevax.lapack`).
     """
-    chunk = min(chunk, num_tasks)
+    chunk = int(np.clip(2**26 // each, 1, min(64, num_tasks)))
     chunks = -(-num_tasks // chunk)
-    tasks = jnp.minimum(jnp.arange(chunks * chunk, dtype=np.int32), num_tasks - 1).reshape(chunks, chunk)
-    rows = jax.lax.map(jax.vmap(build), tasks)
+    return jnp.minimum(jnp.arange(chunks * chunk, dtype=np.int32), num_tasks - 1).reshape(chunks, chunk)
+
+
+def for_all(build: Callable[[Any], PyTree], num_tasks: int, each: int = 1) -> PyTree:
+    """build(i) of all tasks with a leading axis m, one chunk of tasks after the other."""
+    rows = jax.lax.map(jax.vmap(build), _chunks(num_tasks, each))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:num_tasks], rows)
+
+
+def mean_of_all(build: Callable[[Any], Array], num_tasks: int, each: int = 1) -> Array:
+    """The mean of build(i) over all tasks; no more than a chunk of them exists at a time."""
+    chunks = _chunks(num_tasks, each)
+    repeated = jnp.arange(chunks.size).reshape(chunks.shape) >= num_tasks
+
+    def add(total: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
+        tasks, repeated = given
+        rows = jax.vmap(build)(tasks)
+        return total + jnp.tensordot((~repeated).astype(rows.dtype), rows, axes=1), None
+
+    shape = jax.eval_shape(build, jax.ShapeDtypeStruct((), np.int32))
+    return jax.lax.scan(add, jnp.zeros(shape.shape, shape.dtype), (chunks, repeated))[0] / num_tasks

@@ -37,7 +37,7 @@ def exact(problem: Problem, x: X, start: Float[Array, "m dy"] | None = None) -> 
     def one(i: Array) -> Exact:
         return _solved(problem, x, problem.y0_of(i) if start is None else start[i], i)
 
-    every = memory.for_all(one, problem.num_tasks)
+    every = memory.for_all(one, problem.num_tasks, problem.work)
     return Exact(jnp.mean(every.objective), jnp.mean(every.gradient, axis=0), every.y)
 
 

@@ -130,6 +130,7 @@ class Problem:
       which, where the losses would take both).
     - `tasks`: a pytree with leading axis m whose i-th slice is handed to the losses as task_i, or the
       number m: task_i is then the index i. Without it the data say how many tasks there are, else one.
+      A loss with a method `check(problem)` is shown the finished problem, and may refuse it.
     - `upper_data`, `lower_data`: from `bilevax.shared`, `per_task`, `ragged`; `None` hands on `None`.
     - `strong_convexity`: λ, with ∇²yy g_i ⪰ λI (Assumption 1).
     - `ridge`: True where g_i is λ/2 ‖y‖² with this very λ plus something convex in y. That part of ∇²yy g_i is
@@ -197,6 +198,9 @@ class Problem:
             self._check_loss(name)
         given = self.unravel_y(self.y0_of(0)), self.task(jnp.int32(0)), _first_batch(self.upper_data)
         self.upper_uses_x = _uses(lambda *given: upper(*given), self.unravel_x(self.x0), *given)
+        for loss in (upper, lower):
+            if hasattr(loss, "check"):
+                loss.check(self)
 
     def _read_y0(self, y0: PyTree, stacked: bool | None) -> tuple[Array, Callable[[Array], PyTree]]:
         """Flatten y0, once it is known whether it belongs to one task or holds all m."""
@@ -266,6 +270,11 @@ class Problem:
     def dim_y(self) -> int:
         """d', the number of variables of one lower problem."""
         return self.y0.shape[-1]
+
+    @property
+    def work(self) -> int:
+        """Numbers that a look at all samples of one lower problem takes, about."""
+        return self.lower_data.max_length * self.dim_y
 
     def task(self, i: Any) -> PyTree:
         """What the losses are told of task i."""

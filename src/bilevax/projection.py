@@ -54,22 +54,28 @@ def eigen_floor(eigen: Eigen, floor: Any) -> Eigen:
     return Eigen(jnp.maximum(eigen.values, floor), eigen.vectors)
 
 
-def curved_enough(matrix: Float[Array, "n n"], floor: Any) -> Bool[Array, ""]:
-    """Whether every eigenvalue is at least λ, up to rounding: H − λI has a Cholesky factor."""
+def curved_enough(matrix: Float[Array, "n n"], floor: Any, slack: Any) -> Bool[Array, ""]:
+    """Whether every eigenvalue is at least the floor, up to rounding: H − floor·I has a Cholesky factor.
+
+    Rounding of large entries must not hide a small curvature, so no more than `slack` is allowed for it.
+    """
     n = matrix.shape[0]
     rounding = 4 * n * float(jnp.finfo(matrix.dtype).eps) * jnp.max(jnp.abs(jnp.diagonal(matrix)))
-    return lapack.positive(matrix + (rounding - floor) * jnp.eye(n, dtype=matrix.dtype))
+    return lapack.positive(matrix + (jnp.minimum(rounding, slack) - floor) * jnp.eye(n, dtype=matrix.dtype))
 
 
 @sequential_vmap
-def _lifted(matrix: Float[Array, "n n"], floor: Any) -> Float[Array, "n n"]:
+def _lifted(matrix: Float[Array, "n n"], floor: Any, slack: Any) -> Float[Array, "n n"]:
     def lift(matrix: Array) -> Array:
         values, vectors = eigen_floor(lapack.eigen(matrix), floor)
         return (vectors * values[None, :]) @ vectors.T
 
-    return jax.lax.cond(curved_enough(matrix, floor), lambda matrix: matrix, lift, matrix)
+    return jax.lax.cond(curved_enough(matrix, floor, slack), lambda matrix: matrix, lift, matrix)
 
 
-def matrix_floor(matrix: Float[Array, "n n"], floor: Any) -> Float[Array, "n n"]:
-    """S^l_λ of a symmetric matrix, at the price of an eigendecomposition only where it changes anything."""
-    return _lifted(matrix, jnp.asarray(floor, matrix.dtype))
+def matrix_floor(matrix: Float[Array, "n n"], floor: Any, slack: Any) -> Float[Array, "n n"]:
+    """S^l_λ of a symmetric matrix, at the price of an eigendecomposition only where it changes anything.
+
+    Eigenvalues that rounding may have put below the floor, by no more than `slack`, are left alone.
+    """
+    return _lifted(matrix, jnp.asarray(floor, matrix.dtype), jnp.asarray(slack, matrix.dtype))

@@ -15,7 +15,9 @@ and with G the mean over the drawn i of ∇x f_i − ∇²xy g_i h_i on the fres
     z ← (1−β)(z − G(before)) + G(now),   x ← x − η z.
 
 Estimates come before the direction: v1 takes the new H_i for `now` and the old one for `before`. Nothing of size d is
-kept for a block, and nothing of size d'² either in v2. O(m ε⁻³/(I√I) + m ε⁻³/(I√B)) samples to an ε-stationary point.
+kept for a block, and nothing of size d'² either in v2. Of the bounds only `f_y` is used, by v2; where h_i leans on its
+ball, the steps since the last visit are replayed, which costs more with more tasks. O(m ε⁻³/(I√I) + m ε⁻³/(I√B))
+samples to an ε-stationary point.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +38,7 @@ from bilevax.curvature.tracked import first_solution, radius_of
 from bilevax.draw import Indices, Sampling
 from bilevax.oracle import Points
 from bilevax.problem import Bounds, Problem
-from bilevax.schedule import Mixing, Rates, Step, as_rates
+from bilevax.schedule import Mixing, Rates, Step, as_rates, as_schedule
 
 
 class Block(NamedTuple):
@@ -98,13 +100,17 @@ def _hessian(problem: Problem, seen: Seen) -> Float[Array, "dy dy"]:
     return matrices(seen.at.second, problem.dim_y, problem.dtype).hessian
 
 
+def _floored(problem: Problem, hessian: Float[Array, "dy dy"]) -> Float[Array, "dy dy"]:
+    return projection.matrix_floor(hessian, problem.strong_convexity, problem.strong_convexity / 100)
+
+
 FLOORED = Inverse(
-    start=lambda problem, seen, bounds: projection.matrix_floor(_hessian(problem, seen), problem.strong_convexity),
+    start=lambda problem, seen, bounds: _floored(problem, _hessian(problem, seen)),
     bring=lambda kept, bring_lower: kept,
     sample=lambda problem, seen, h: _hessian(problem, seen),
     estimate=lambda kept: kept,
     points=lambda kept: (None, None),
-    update=lambda problem, kept, estimate, rates, bounds: projection.matrix_floor(estimate, problem.strong_convexity),
+    update=lambda problem, kept, estimate, rates, bounds: _floored(problem, estimate),
     solve=lambda problem, kept, updated, f_y, f_y_before: (lapack.solve(updated, f_y), lapack.solve(kept, f_y_before)),
     products=lambda problem: problem.dim_y + 1,
 )
@@ -258,11 +264,11 @@ def _start(settings: BlockSettings, problem: Problem, key: Key[Array, ""]) -> Bl
         h, _ = settings.inverse.solve(problem, block.inverse, block.inverse, seen.f_y, seen.f_y)
         return oracle.upper_gradients(problem, x, block.y, i, xi)[0] - seen.at.second(h)[0]
 
-    blocks, solves = memory.start(first_block, problem.num_tasks)
+    blocks, solves = memory.start(first_block, problem.num_tasks, problem.work)
     return BlockState(
         x=x,
         x_before=x,
-        direction=jnp.mean(memory.for_all(first_hypergradient, problem.num_tasks), axis=0),
+        direction=memory.mean_of_all(first_hypergradient, problem.num_tasks, problem.work),
         blocks=blocks,
         clocks=clocks,
         optimizer=start_optimizer(problem, settings.optimizer),
@@ -287,6 +293,8 @@ def _assemble(name: str, inverse: Inverse, chosen: Mapping[str, Any]) -> Algorit
     _below_one(chosen["mixing"])
     check_optimizer(chosen["upper_optimizer"])
     steps = [chosen["lower_step"], chosen.get("inverse_step")]
+    if steps[1] is not None:
+        as_schedule("inverse_step", steps[1], arguments.positive)
     settings = BlockSettings(
         inverse=inverse,
         rates=tuple(as_rates(chosen["upper_step"], s, 1.0, chosen["mixing"]) for s in steps if s is not None),

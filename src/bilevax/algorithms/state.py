@@ -119,13 +119,13 @@ def start(settings: Settings, problem: Problem, key: Key[Array, ""]) -> State:
     clock = delay.start(problem.dtype, delay.ERAS if problem.num_tasks > 1 else 1)
     begin_key, task_key = jax.random.split(key)
     build = lambda i: _first_task(problem, settings, clock, task_key, i)
-    tasks, solves = memory.start(build, problem.num_tasks)
+    tasks, solves = memory.start(build, problem.num_tasks, problem.work)
     task = lambda i: jax.tree.map(lambda leaf: leaf[0], memory.read(tasks, i[None]))
-    each = memory.for_all(lambda i: hypergradient(problem, settings, task(i)), problem.num_tasks)
+    mean = memory.mean_of_all(lambda i: hypergradient(problem, settings, task(i)), problem.num_tasks, problem.work)
     return State(
         x=problem.x0,
         x_before=problem.x0,
-        direction=jnp.mean(each, axis=0),
+        direction=mean,
         tasks=tasks,
         clock=clock,
         timetable=settings.timetable.begin(begin_key),

@@ -6,7 +6,7 @@
 
 from bilevax.curvature.base import Curvature
 from bilevax.curvature.dense import dense
-from bilevax.curvature.linear_model import LinearModel, linear_model
+from bilevax.curvature.linear_model import LinearModel, linear_model, serves
 from bilevax.curvature.tracked import tracked
 from bilevax.problem import Problem
 
@@ -16,6 +16,6 @@ __all__ = ["Curvature", "LinearModel", "chosen", "dense", "linear_model", "track
 def chosen(curvature: Curvature | None, problem: Problem) -> Curvature:
     """The given curvature, or by default `linear_model` where the lower loss is one, else `dense`."""
     if curvature is None:
-        return linear_model if isinstance(problem.lower, LinearModel) else dense
+        return linear_model if serves(problem) else dense
     curvature.check(problem)
     return curvature

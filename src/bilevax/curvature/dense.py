@@ -63,7 +63,8 @@ def _project(problem: Problem, raw: Matrices, bounds: Bounds) -> Dense:
     cross = projection.singular_ceiling(raw.cross, bounds.g_xy)
     if _fades_below_its_floor(problem):
         return Dense(cross, projection.eigen_floor(lapack.eigen(raw.hessian), problem.strong_convexity))
-    return Dense(cross, projection.matrix_floor(raw.hessian, problem.strong_convexity - problem.known_curvature))
+    floor, slack = problem.strong_convexity - problem.known_curvature, problem.strong_convexity / 100
+    return Dense(cross, projection.matrix_floor(raw.hessian, floor, slack))
 
 
 def start(problem: Problem, i: Any, indices: Indices, at: At, f_y: Array, bounds: Bounds) -> Dense:

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from bilevax import draw, estimator, lapack
+from bilevax import arguments, draw, estimator, lapack
 from bilevax import rows as sparse
 from bilevax.curvature.base import Asked, At, Curvature, Drawn, Fresh, chosen_now
 from bilevax.data import Shared
@@ -48,6 +49,24 @@ class LinearModel:
 
     def __call__(self, x: Float[Array, " n"], y: Float[Array, " dy"], task: PyTree, batch: PyTree) -> Array:
         return jnp.mean(self.weight(x[batch["row"]]) * losses(self.loss, y, task, batch)) + self.ridge / 2 * (y @ y)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse a problem in which x_j is not the weight of sample j, or λ not the ridge."""
+        if not serves(problem):
+            return  # other curvatures do with any data
+        rows = data_of(problem)["row"]
+        if not arguments.is_concrete(rows) or not arguments.is_concrete(problem.strong_convexity):
+            return
+        if len(rows) != problem.dim_x or not np.array_equal(rows, np.arange(len(rows))):
+            raise ValueError(
+                'x of a LinearModel must have one weight for each sample, and the data\'s "row" must be 0, 1, 2, ...; '
+                f"got {problem.dim_x} weights for {len(rows)} samples, and rows {np.asarray(rows)[:5]}..."
+            )
+        if abs(float(problem.strong_convexity) - self.ridge) > 1e-6 * self.ridge:
+            raise ValueError(
+                f"with ridge=True strong_convexity must be the ridge of the LinearModel, {self.ridge:g}; "
+                f"got {float(problem.strong_convexity):g}."
+            )
 
     def factors(self, x: Float[Array, " n"], y: Float[Array, " dy"], task: PyTree, batch: PyTree) -> "Factors":
         """s'(x_j) ℓ' and s(x_j) ℓ'', ℓ as a function of a_jᵀy, over the size of the batch."""
@@ -78,9 +97,14 @@ class Linear(NamedTuple):
     hessian: Float[Array, "dy dy"]
 
 
+def serves(problem: Problem) -> bool:
+    """Whether the lower loss is a LinearModel with a known ridge on shared data."""
+    return isinstance(problem.lower, LinearModel) and isinstance(problem.lower_data, Shared) and problem.ridge
+
+
 def check(problem: Problem) -> None:
     """Refuse a problem whose lower loss is not a LinearModel with a known ridge on shared data."""
-    if not (isinstance(problem.lower, LinearModel) and isinstance(problem.lower_data, Shared) and problem.ridge):
+    if not serves(problem):
         raise TypeError(
             "curvature=linear_model needs a problem whose lower loss is a bilevax.curvature.LinearModel on "
             "bilevax.shared data, with ridge=True, as bilevax.problems.reweighting makes it; this problem's is "
@@ -203,10 +227,17 @@ def solve(problem: Problem, hessian: Float[Array, "dy dy"], v: Float[Array, " dy
 
 
 def solve_near(problem: Problem, hessian: Float[Array, "dy dy"], v: Array, guess: Array) -> Float[Array, " dy"]:
-    """(M + λI)⁻¹ v by conjugate gradients from a good guess, to ε^{2/3} of ‖v‖."""
+    """(M + λI)⁻¹ v by conjugate gradients from a good guess, to ε^{3/4} of ‖v‖.
+
+    In units of the largest entry of v, so that nothing underflows while v vanishes.
+    """
     product = lambda h: hessian @ h + problem.strong_convexity * h
-    tolerance = float(jnp.finfo(problem.dtype).eps) ** (2 / 3)
-    return jax.scipy.sparse.linalg.cg(product, v, guess, tol=tolerance, maxiter=2 * problem.dim_y)[0]
+    unit, tiny = jnp.max(jnp.abs(v)), float(jnp.finfo(problem.dtype).tiny) ** 0.5
+    scale = jnp.maximum(unit, tiny)
+    start = jnp.where(unit > tiny, guess / scale, 0)
+    right = jnp.where(unit > tiny, v / scale, 0)
+    tolerance = float(jnp.finfo(problem.dtype).eps) ** 0.75
+    return scale * jax.scipy.sparse.linalg.cg(product, right, start, tol=tolerance, maxiter=2 * problem.dim_y)[0]
 
 
 def correction(problem: Problem, kept: Linear, v: Float[Array, " dy"]) -> Float[Array, " n"]:
@@ -222,9 +253,10 @@ def change(problem: Problem, asked: Asked, drawn: Drawn, mixing: Any) -> Float[A
     """
     kept = asked.kept
     fade = lambda decay: decay.g_yy[:, None, None] * kept.hessian
-    h_before = jax.vmap(lambda *given: solve(problem, *given))(fade(asked.before), asked.v_before)
+    solutions = jax.vmap(lambda *given: solve(problem, *given))
+    h_before = solutions(fade(asked.before), asked.v_before)
     hessian = chosen_now(asked.hit, asked.at, fade(asked.now), drawn.updated.hessian)
-    h = jax.vmap(lambda *given: solve_near(problem, *given))(hessian, asked.v_now, h_before)
+    h = solutions(hessian, asked.v_now)  # as exactly as h_before: what is left of both adds up in d
     step = estimator.innovation(asked.now.g_xy[:, None] * h, asked.before.g_xy[:, None] * h_before, mixing.direction)
     slept = jnp.sum(kept.q.values.T * (features(problem) @ step.T), axis=1)
     return (slept + _gained(problem, asked, drawn, mixing, h)) / len(h)

@@ -126,8 +126,8 @@ def reweighting(
     - `temperatures`: σ_i, one for each task; by default 1. The paper's many lower problems share one column of
       labels and differ in σ_i.
     - `weights`: "sigmoid" makes the weight of sample j s(x_j) = 1/(1 + exp(−x_j)), "raw" makes it x_j itself, as the
-      paper writes it (the lower problem then need not be convex). Every weight starts at one half ("sigmoid") or
-      one ("raw").
+      paper writes it (the lower problem then need not be convex, and methods that keep its curvature from below
+      are wrong where weights are negative). Every weight starts at one half ("sigmoid") or one ("raw").
     - `rows`: how features are held, "dense" (mostly faster, `python -m benchmarks.step` measures both) or "sparse"
       (each row padded to the longest). By default "dense", but for scipy.sparse features that would take more
       than 1 GB as an array.
