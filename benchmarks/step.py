@@ -28,10 +28,10 @@ import numpy as np
 
 import bilevax as bx
 from benchmarks import harness
-from bilevax import draw
+from bilevax import draw, lapack
 from bilevax.algorithms import by_rows
 from bilevax.curvature import dense, linear_model, tracked
-from bilevax.curvature.linear_model import solve
+from bilevax.curvature.linear_model import low_rank, solve
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import boxes
@@ -102,23 +102,26 @@ def count(name, n, p, num_tasks, width):
 COPIES = (2**16, 2**20, 2**24, 2**28)  # bytes read and written
 
 
+def best_of(function, given, repeats):
+    """Seconds of one call, the best of five times so many in a compiled loop."""
+    many = jax.jit(lambda given: jax.lax.fori_loop(0, repeats, lambda _, a: function(a), given))
+    jax.block_until_ready(many(given))
+    spent = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        jax.block_until_ready(many(given))
+        spent.append(time.perf_counter() - begun)
+    return min(spent) / repeats
+
+
 def machine():
     """Seconds per byte of copies of several sizes (read and written), and per operation of a large product."""
 
-    def best(function, given, repeats):
-        many = jax.jit(lambda given: jax.lax.fori_loop(0, repeats, lambda _, a: function(a), given))
-        jax.block_until_ready(many(given))
-        spent = []
-        for _ in range(5):
-            begun = time.perf_counter()
-            jax.block_until_ready(many(given))
-            spent.append(time.perf_counter() - begun)
-        return min(spent) / repeats
-
     copies = {
-        size: best(lambda a: a + 1, jnp.zeros(size // 8, jnp.float32), max(3, 2**26 // size)) / size for size in COPIES
+        size: best_of(lambda a: a + 1, jnp.zeros(size // 8, jnp.float32), max(3, 2**26 // size)) / size
+        for size in COPIES
     }
-    return copies, best(lambda a: a @ a * 1e-3, jnp.ones((1500, 1500), jnp.float32), 3) / (2 * 1500**3)
+    return copies, best_of(lambda a: a @ a * 1e-3, jnp.ones((1500, 1500), jnp.float32), 3) / (2 * 1500**3)
 
 
 def lowest(moved, operations, speeds):
@@ -245,6 +248,45 @@ def measure(case, rounds, call_seconds, transcribed, speeds):
     return rows, figures
 
 
+def profile(case, speeds):
+    """What the parts of an RSVRB step with linear_model take alone, and what they need at the speeds of the machine.
+
+    The product with A, the solves and the low-rank changes are the step's arithmetic; what is left is reading and
+    writing of state, random numbers, and the small operations of a compiled step.
+    """
+    name, m = case.split("-")
+    problem, (n, p) = harness.paper_problem(name, int(m)), harness.SHAPES[name][:2]
+    A, key = problem.lower_data.arrays["features"], jax.random.key(0)
+    q, G = jax.random.normal(key, (TASKS, n)), jax.random.normal(key, (TASKS, p + 1))
+    M = jax.vmap(lambda k: jnp.cov(jax.random.normal(k, (p + 1, 4 * p))) + jnp.eye(p + 1))(jax.random.split(key, TASKS))
+    rows = jax.random.normal(key, (TASKS, BATCH, p + 1))
+    parts = {
+        "product_with_A": (
+            lambda G: G + 1e-30 * jnp.sum(q.T * (A @ G.T)), G, TASKS * 2 * n * p, 4 * (n * p + TASKS * n),
+        ),
+        "two_solves_a_task": (
+            lambda v: v + 1e-9 * jax.vmap(solve_twice)(M, v), G, TASKS * 2 * p**3 / 3, 4 * TASKS * p**2,
+        ),
+        "low_rank_changes": (
+            lambda M: M + 1e-9 * jax.vmap(low_rank)(rows, rows[:, :, 0]), M, TASKS * 2 * BATCH * p**2, 8 * TASKS * p**2,
+        ),
+    }  # fmt: skip
+    figures, table = {}, []
+    for part, (function, given, operations, moved) in parts.items():
+        took = best_of(function, given, 10) * 1e6
+        limit = lowest(moved, operations, speeds)
+        table.append((f"{case} {part}", f"{took:,.0f}", f"{limit:,.0f}"))
+        figures[f"{case}.profile.{part}.microseconds"] = took
+        figures[f"{case}.profile.{part}.limit"] = limit
+    harness.show("parts of an RSVRB step with linear_model, alone", ("part", "µs", "limit"), table)
+    return figures
+
+
+def solve_twice(matrix, v):
+    """Two solves with two matrices, as a task of the direction needs them."""
+    return lapack.solve(matrix, v) + lapack.solve(2 * matrix, v)
+
+
 def main(arguments=None):
     """Run the benchmark and return its figures."""
     parser = harness.options(__doc__)
@@ -261,6 +303,8 @@ def main(arguments=None):
         rows, more = measure(case, rounds, call_seconds, 0 if chosen.without_transcription else transcribed, speeds)
         table += rows
         figures |= more
+        if not case.endswith("-1"):
+            figures |= profile(case, speeds)
         harness.show(
             f"µs per step, float32, {harness.where_from()}",
             ("problem, algorithm, curvature", "µs", "times", "limit", "over", "state MB", "temporary MB"),
