@@ -123,7 +123,7 @@ def show(title, columns, rows):
         table.add_column(column, justify="left" if k == 0 else "right")
     for row in rows:
         table.add_row(*map(str, row))
-    Console(width=max(100, Console().width)).print(table)
+    Console(width=max(130, Console().width)).print(table)
 
 
 def conclude(figures, path):
