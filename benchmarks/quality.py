@@ -132,7 +132,7 @@ def draw_picture(outcomes, path):
                 axis.semilogy(since, np.maximum(gap, 1e-7), label=label, color=color)
             axis.set(title=case, xlabel=column, ylabel="F − F*")
     handles = [plt.Line2D([], [], color=color, label=label) for label, color in colors.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2 * len(outcomes), fontsize="small")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
