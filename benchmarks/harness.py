@@ -98,12 +98,13 @@ class Timed:
 
 
 def interleaved(timed, rounds):
-    """Median microseconds of each, all in turn in every round, after two calls to warm up."""
-    for one in timed.values():
-        one.call()
-        one.call()
+    """Median microseconds of each, all in turn in every round.
+
+    Every timed call comes after one that is not: what ran before it must not decide what is in the caches.
+    """
     for _ in range(rounds):
         for one in timed.values():
+            one.call()
             one.times.append(one.call())
     return {name: statistics.median(one.times) for name, one in timed.items()}
 
