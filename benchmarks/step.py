@@ -65,21 +65,23 @@ def algorithms(num_tasks):
 def count(name, n, p, num_tasks, width):
     """(bytes, operations) that a step cannot do without; n samples, p variables, numbers of `width` bytes.
 
-    Always: the drawn rows of both losses (b·p for each of B tasks), a product with each at two points. Then:
+    Always: the drawn rows of both losses (b·p for each of B tasks); a gradient of each at two points is two products
+    with the rows a point, 16·b·p for both losses. Then:
     - linear_model, one task: M read and written, its low-rank change (2·b·p²), one product with it (2·p²).
     - linear_model, many: M of B drawn tasks read and written and of J = B asked ones read, their low-rank changes, one
       factorisation (p³/3) for each asked one; q of J tasks read; A read once for J products (2·n·p·J); x and d read
       and written.
     - dense: V and H of B tasks read and written, of J read (one task: J = 0); 2·n·p for V h (twice for many), 2·b·p²
       at two points for H, p³/3 for a factorisation; x and d read and written.
-    - tracked: k (n numbers) of B tasks read and written, of J read; x and d read and written.
+    - tracked: k (n numbers) of B tasks read and written, of J read; two products with the drawn rows at two points for
+      ∇²g·h (8·b·p); x and d read and written.
     - bsvrb_v1: H of B tasks read and written, 2·b·p² at two points, two factorisations each; x and z read and written.
-    - bsvrb_v2: x and z read and written.
+    - bsvrb_v2: ∇²g·h as for tracked; x and z read and written.
     """
     B = min(TASKS, num_tasks)
     asked = 0 if num_tasks == 1 else B
-    numbers, operations = 2 * B * BATCH * p, 2 * 2 * 2 * B * BATCH * p
-    vectors, low_rank = 4 * n, 2 * B * BATCH * p**2
+    numbers, operations = 2 * B * BATCH * p, 16 * B * BATCH * p
+    vectors, low_rank, products = 4 * n, 2 * B * BATCH * p**2, 8 * B * BATCH * p
     if name == "svrb.linear_model":
         numbers += 2 * p**2
         operations += low_rank + 2 * p**2
@@ -91,11 +93,13 @@ def count(name, n, p, num_tasks, width):
         operations += 2 * low_rank + (1 if asked == 0 else 2 * asked) * (p**3 / 3 + 2 * n * p)
     elif name.endswith(".tracked"):
         numbers += (2 * B + asked) * n + vectors
+        operations += products
     elif name == "bsvrb_v1":
         numbers += 2 * B * p**2 + vectors
         operations += 2 * low_rank + 2 * B * p**3 / 3
     else:
         numbers += vectors
+        operations += products
     return numbers * width, operations
 
 

@@ -88,11 +88,14 @@ def test_sparse_features_become_an_array_while_that_is_small(monkeypatch):
         ({"temperatures": [1.0, 2.0, 3.0]}, "one entry for each of the 2 columns of labels; got 3"),
         ({"train_features": np.full((30, 3), np.nan)}, "train_features must be finite; 90 of its values are not"),
         ({"train_features": sp.csr_array(np.full((30, 3), np.inf))}, "train_features must be finite; 90 of"),
+        ({"temperatures": ["warm", "cold"]}, r"temperatures must be numbers > 0; got \['warm', 'cold'\]"),
+        ({"train_labels": ["cat"] * 30}, "train_labels must be numbers; got"),
+        ({"train_features": [["a"] * 3] * 30}, "train_features must be an array of numbers; got"),
         ({"ridge": 0}, "ridge must be"),
     ],
 )
 def test_wrong_arguments_are_refused(changed, match):
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises((ValueError, TypeError), match=match):
         bx.problems.reweighting(**{**GOOD, **changed})
 
 

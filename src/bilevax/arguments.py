@@ -64,6 +64,14 @@ def count(name: str, value: Any, least: int = 1) -> None:
         raise kind(f"{name} must be a whole number of at least {least}; got {value!r}.")
 
 
+def floats(name: str, value: Any, right: str) -> np.ndarray:
+    """The value as an array of floats; refuse what is none."""
+    try:
+        return np.asarray(value, float)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be {right}; got {value!r}.") from None
+
+
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuse a word that is not among the choices."""
     if value not in choices:

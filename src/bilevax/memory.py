@@ -135,21 +135,34 @@ def _chunks(num_tasks: int, each: int) -> Int[Array, "chunks chunk"]:
     return jnp.minimum(jnp.arange(chunks * chunk, dtype=np.int32), num_tasks - 1).reshape(chunks, chunk)
 
 
-def for_all(build: Callable[[Any], PyTree], num_tasks: int, each: int = 1) -> PyTree:
-    """build(i) of all tasks with a leading axis m, one chunk of tasks after the other."""
-    rows = jax.lax.map(jax.vmap(build), _chunks(num_tasks, each))
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:num_tasks], rows)
+def mean_and_all(
+    build: Callable[[Any], tuple[PyTree, PyTree]], num_tasks: int, each: int = 1
+) -> tuple[PyTree, PyTree]:
+    """build(i) = (a, b) for all tasks, one chunk after the other: the mean of a, and b with a leading axis m.
 
-
-def mean_of_all(build: Callable[[Any], Array], num_tasks: int, each: int = 1) -> Array:
-    """The mean of build(i) over all tasks; no more than a chunk of them exists at a time."""
+    No more than a chunk of the a_i exists at a time.
+    """
     chunks = _chunks(num_tasks, each)
     repeated = jnp.arange(chunks.size).reshape(chunks.shape) >= num_tasks
 
-    def add(total: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
+    def add(total: PyTree, given: tuple[Array, Array]) -> tuple[PyTree, PyTree]:
         tasks, repeated = given
-        rows = jax.vmap(build)(tasks)
-        return total + jnp.tensordot((~repeated).astype(rows.dtype), rows, axes=1), None
+        terms, rows = jax.vmap(build)(tasks)
+        plus = lambda a, b: a + jnp.tensordot((~repeated).astype(b.dtype), b, axes=1)
+        return jax.tree.map(plus, total, terms), rows
 
-    shape = jax.eval_shape(build, jax.ShapeDtypeStruct((), np.int32))
-    return jax.lax.scan(add, jnp.zeros(shape.shape, shape.dtype), (chunks, repeated))[0] / num_tasks
+    shapes, _ = jax.eval_shape(build, jax.ShapeDtypeStruct((), np.int32))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    total, rows = jax.lax.scan(add, zeros, (chunks, repeated))
+    flat = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:num_tasks]
+    return jax.tree.map(lambda leaf: leaf / num_tasks, total), jax.tree.map(flat, rows)
+
+
+def for_all(build: Callable[[Any], PyTree], num_tasks: int, each: int = 1) -> PyTree:
+    """build(i) of all tasks with a leading axis m, one chunk of tasks after the other."""
+    return mean_and_all(lambda i: ((), build(i)), num_tasks, each)[1]
+
+
+def mean_of_all(build: Callable[[Any], PyTree], num_tasks: int, each: int = 1) -> PyTree:
+    """The mean of build(i) over all tasks; no more than a chunk of them exists at a time."""
+    return mean_and_all(lambda i: (build(i), ()), num_tasks, each)[0]

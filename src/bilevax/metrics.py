@@ -34,11 +34,12 @@ def _solved(problem: Problem, x: X, start: Y, i: Any) -> Exact:
 def exact(problem: Problem, x: X, start: Float[Array, "m dy"] | None = None) -> Exact:
     """F(x), ∇F(x) and y*(x); `start` is where the lower solver begins, a good guess saves time."""
 
-    def one(i: Array) -> Exact:
-        return _solved(problem, x, problem.y0_of(i) if start is None else start[i], i)
+    def one(i: Array) -> tuple[tuple[Array, X], Y]:
+        value, gradient, y = _solved(problem, x, problem.y0_of(i) if start is None else start[i], i)
+        return (value, gradient), y
 
-    every = memory.for_all(one, problem.num_tasks, problem.work)
-    return Exact(jnp.mean(every.objective), jnp.mean(every.gradient, axis=0), every.y)
+    (objective, gradient), y = memory.mean_and_all(one, problem.num_tasks, problem.work)
+    return Exact(objective, gradient, y)
 
 
 def _flat(problem: Problem, x: PyTree) -> X:

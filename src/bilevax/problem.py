@@ -51,10 +51,7 @@ def _checked_bounds(bounds: Bounds, num_tasks: int) -> Bounds:
     for name, bound in bounds.named.items():
         if bound is None or not arguments.is_concrete(bound):
             continue
-        try:
-            values = np.asarray(bound, float)
-        except (TypeError, ValueError):
-            raise TypeError(f"bounds.{name} must be a number > 0 or {num_tasks} of them; got {bound!r}.") from None
+        values = arguments.floats(f"bounds.{name}", bound, f"a number > 0 or {num_tasks} of them")
         if isinstance(bound, bool) or values.shape not in [(), (num_tasks,)] or not (values > 0).all():
             raise ValueError(
                 f"bounds.{name} must be a number > 0, or {num_tasks} of them (one for each task); got {bound!r}."
@@ -134,7 +131,7 @@ class Problem:
     - `upper_data`, `lower_data`: from `bilevax.shared`, `per_task`, `ragged`; `None` hands on `None`.
     - `strong_convexity`: λ, with ∇²yy g_i ⪰ λI (Assumption 1).
     - `ridge`: True where g_i is λ/2 ‖y‖² with this very λ plus something convex in y. That part of ∇²yy g_i is
-      then known: estimates leave it apart, so that it neither fades nor needs a floor.
+      then known: matrices that are estimated leave it apart, so that it neither fades nor needs a floor.
     - `bounds`: the sets of the paper's projections.
 
     A Problem is a pytree: its arrays are traced, its functions are static. Inside the library x and y
@@ -179,9 +176,9 @@ class Problem:
             if not callable(loss):
                 raise TypeError(f"{name} must be a function of (x, y, task, batch); got {loss!r}.")
         arguments.positive("strong_convexity", strong_convexity)
-        if not isinstance(ridge, bool):
+        if not isinstance(ridge, (bool, np.bool_)):
             raise TypeError(f"ridge must be True or False, its size is strong_convexity; got {ridge!r}.")
-        self.upper, self.lower, self.ridge = upper, lower, ridge
+        self.upper, self.lower, self.ridge = upper, lower, bool(ridge)
         self.strong_convexity = strong_convexity
         self.upper_data = _data("upper_data", upper_data)
         self.lower_data = _data("lower_data", lower_data)

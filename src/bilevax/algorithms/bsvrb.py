@@ -283,9 +283,11 @@ def _variables(settings: BlockSettings, problem: Problem, state: BlockState) -> 
 
 def _below_one(mixing: Any) -> None:
     """Refuse a mixing of one: MSVR divides by 1 − α."""
-    for beta in mixing if isinstance(mixing, Mixing) else [mixing]:
+    named = mixing._asdict() if isinstance(mixing, Mixing) else {"": mixing}
+    for field, beta in named.items():
         value = beta(jnp.int32(1)) if callable(beta) else beta
-        arguments.number("mixing", value, "in (0, 1), MSVR divides by 1 - mixing", lambda v: 0 < v < 1)
+        name = f"mixing.{field}".rstrip(".")
+        arguments.number(name, value, "in (0, 1), MSVR divides by 1 - mixing", lambda v: 0 < v < 1)
 
 
 def _assemble(name: str, inverse: Inverse, chosen: Mapping[str, Any]) -> Algorithm:

@@ -62,7 +62,7 @@ class TrustedLoss:
 def _rows(name: str, given: Any, form: str | None) -> Float[Array, "n p"] | SparseRows:
     """Features with a constant column added, as an array or as sparse rows."""
     dtype = jnp.result_type(float)
-    A: Any = given if sp.issparse(given) else np.asarray(given, float)
+    A: Any = given if sp.issparse(given) else arguments.floats(name, given, "an array of numbers")
     values = A.tocsr().data if sp.issparse(A) else A
     if not np.isfinite(values).all():
         raise ValueError(f"{name} must be finite; {int((~np.isfinite(values)).sum())} of its values are not.")
@@ -75,7 +75,7 @@ def _rows(name: str, given: Any, form: str | None) -> Float[Array, "n p"] | Spar
 
 def _check(name: str, features: Any, labels: Any, loss: str) -> Float[Array, "n m"]:
     """The labels as (samples, columns), once they and the features are known to fit."""
-    b = np.asarray(labels, float)
+    b = arguments.floats(f"{name}_labels", labels, "numbers")
     b = b[:, None] if b.ndim == 1 else b
     shape = np.shape(features)
     if len(shape) != 2 or b.ndim != 2 or shape[0] != len(b) or len(b) == 0:
@@ -92,7 +92,7 @@ def _check(name: str, features: Any, labels: Any, loss: str) -> Float[Array, "n 
 
 def _tasks(temperatures: Any, columns: int) -> dict[str, Array]:
     """Temperature and column of labels of each task."""
-    sigma = np.ones(columns) if temperatures is None else np.asarray(temperatures, float)
+    sigma = np.ones(columns) if temperatures is None else arguments.floats("temperatures", temperatures, "numbers > 0")
     if sigma.ndim != 1 or len(sigma) == 0 or not (np.isfinite(sigma).all() and (sigma > 0).all()):
         raise ValueError(f"temperatures must be a vector of numbers > 0, one for each task; got {temperatures!r}.")
     if columns not in (1, len(sigma)):
