@@ -20,7 +20,7 @@ from benchmarks import harness
 from bilevax import metrics
 from bilevax.curvature import dense, linear_model, tracked
 
-CASES = ("a1a-1", "a8a-1", "w1a-1", "a1a-200", "w1a-200")
+CASES = ("a1a-1", "a8a-1", "w1a-1", "a1a-200")
 GAPS = (0.5, 0.2, 0.1, 0.05, 0.02)
 BATCH, TASKS = 32, 10
 LARGEST_DENSE = 2e8  # numbers in all V together
@@ -54,7 +54,7 @@ def contenders(num_tasks):
 
 def objective(problem, variables):
     """The metric of these runs: F(x), every lower problem solved."""
-    return {"objective": metrics.exact(problem, variables.x, variables.y).objective}
+    return {"objective": metrics.objective(problem, variables.x, variables.y)}
 
 
 def reference(problem, seconds):
@@ -78,7 +78,7 @@ def run(problem, make, grid, seconds, records):
 
     def last_objective(step):
         result = bx.solve(problem, make(step), seconds=seconds / 3, metrics=None, progress=False, seed=1)
-        value = float(metrics.exact(problem, jnp.asarray(result.x)).objective)
+        value = float(metrics.objective(problem, jnp.asarray(result.x)))
         return value if np.isfinite(value) else np.inf
 
     step = min(grid, key=last_objective)
@@ -109,6 +109,7 @@ def measure(case, seconds, records, grid):
             )
             continue
         runs[label] = run(problem, make, [scale * g for g in grid], seconds, records)
+        print(f"{case} {label}: {runs[label][0]}", flush=True)
     best = min([reference(problem, 4 * seconds), *(min(r.trace["objective"]) for r, _ in runs.values())])
     return runs, best
 
@@ -163,8 +164,8 @@ def main(arguments=None):
                 figures |= {f"{case}.{label}.{column}_to_{g}": value for g, value in zip(GAPS, reached, strict=True)}
             columns = ("algorithm, curvature", "step of x", "steps", "last F", *(f"{gap:.0%}" for gap in GAPS))
             harness.show(f"{title}; {column} to a gap", columns, rows)
-    if chosen.picture:
-        draw_picture(outcomes, chosen.picture)
+        if chosen.picture:
+            draw_picture(outcomes, chosen.picture)
     harness.conclude(figures, chosen.json)
     return figures
 

@@ -1,4 +1,4 @@
-"""The command line: `bilevax demo`."""
+"""The command line: `bilevax demo`, `bilevax algorithms`."""
 
 import importlib
 from pathlib import Path
@@ -7,23 +7,21 @@ from typing import Any
 EXTRAS = {"click": "cli", "sklearn": "sklearn", "matplotlib": "plots"}
 
 
-def _require_extras() -> None:
+def _require(command: str, *modules: str) -> None:
     """Say how to install what is missing, before anything starts."""
     missing = []
-    for module, extra in EXTRAS.items():
+    for module in modules:
         try:
             importlib.import_module(module)
         except ImportError:
-            missing.append(extra)
+            missing.append(EXTRAS[module])
     if missing:
-        raise SystemExit(
-            f"bilevax demo needs extras that are not installed: pip install 'bilevax[{','.join(missing)}]'"
-        )
+        raise SystemExit(f"{command} needs extras that are not installed: pip install 'bilevax[{','.join(missing)}]'")
 
 
 def main() -> None:
     """Entry point of the `bilevax` command."""
-    _require_extras()
+    _require("bilevax", "click")
     _commands()()
 
 
@@ -45,9 +43,31 @@ def _commands() -> Any:
     @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
     def demo(out: Path, steps: int, seed: int) -> None:
         """Find mislabelled digits: ten classifiers share one weight for each training sample."""
+        _require("bilevax demo", "sklearn", "matplotlib")
         _demo(out, steps, seed)
 
+    @bilevax.command()
+    def algorithms() -> None:
+        """List all algorithms, and what is known of each."""
+        _algorithms()
+
     return bilevax
+
+
+def _algorithms() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from bilevax.algorithms.base import Facts
+    from bilevax.algorithms.base import algorithms as listing
+
+    table = Table(caption="samples: to an ε-stationary point, for one lower problem; memory: for a task, beside y")
+    for field in Facts._fields:
+        table.add_column(field)
+    for facts in listing():
+        table.add_row(*facts)
+    console = Console()
+    Console(width=console.width if console.is_terminal else 200).print(table)
 
 
 def _demo(out: Path, steps: int, seed: int) -> None:

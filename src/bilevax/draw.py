@@ -1,6 +1,6 @@
 """Which tasks and which samples a step looks at: unbiased, and never O(m)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +13,21 @@ from bilevax import arguments
 from bilevax.data import Data, NoData
 from bilevax.problem import Problem
 
+
+class Block(NamedTuple):
+    """Fixed samples of which the last counts with a weight of its own: (1 − share)·mean of `indices` + share·`last`.
+
+    So blocks of n and of n + 1 samples have one shape.
+    """
+
+    indices: Int[Array, " n"]
+    last: Int[Array, " 1"]
+    share: Float[Array, ""]
+
+
 Indices = Int[Array, " batch"] | None  # None: every sample there is
+Samples = Indices | Block
+Batches = Int[Array, "B batch"] | None  # the same for several tasks
 
 
 class Draw(NamedTuple):
@@ -21,8 +35,8 @@ class Draw(NamedTuple):
 
     tasks: Int[Array, " B"]
     weights: Float[Array, " B"]
-    upper: Int[Array, "B batch"] | None
-    lower: Int[Array, "B batch"] | None
+    upper: Batches
+    lower: Batches
     direction_tasks: Int[Array, " J"]
 
 
@@ -136,6 +150,14 @@ def count_samples(data: Data, tasks: Int[Array, " B"], size: int | None) -> Floa
     return jnp.sum(jax.vmap(lambda i: jnp.asarray(data.length(i), float))(tasks))
 
 
+def _batches(data: Data, tasks: Int[Array, " B"], size: int | None, words: Words) -> Batches:
+    """`size` samples of each task, uniform with replacement, from as many words; all of them for `None`."""
+    if _takes_all(data, size):
+        return None
+    lengths = jnp.broadcast_to(data.length(tasks), tasks.shape)
+    return below(words.reshape(2, len(tasks), -1), lengths[:, None])
+
+
 def draw_step(problem: Problem, sampling: Sampling, key: Key[Array, ""]) -> Draw:
     """The draws of one step: tasks i_t by p, their batches ξ and ζ, and tasks j_t uniformly.
 
@@ -154,19 +176,25 @@ def draw_step(problem: Problem, sampling: Sampling, key: Key[Array, ""]) -> Draw
         tasks = weighted_tasks(for_tasks, sampling.probabilities)
         weights = 1 / (size * jnp.asarray(sampling.probabilities, problem.dtype)[tasks])
 
-    def batch(data: Data, words: Words) -> Int[Array, "B batch"] | None:
-        if _takes_all(data, sampling.batch_size):
-            return None
-        lengths = jnp.broadcast_to(data.length(tasks), tasks.shape)
-        return below(words.reshape(2, size, -1), lengths[:, None])
-
     return Draw(
         tasks=tasks,
         weights=weights,
-        upper=batch(problem.upper_data, for_upper),
-        lower=batch(problem.lower_data, for_lower),
+        upper=_batches(problem.upper_data, tasks, sampling.batch_size, for_upper),
+        lower=_batches(problem.lower_data, tasks, sampling.batch_size, for_lower),
         direction_tasks=distinct_tasks(for_direction, m),
     )
+
+
+def batches_of_all(
+    problem: Problem, key: Key[Array, ""], upper: Sequence[int | None], lower: Sequence[int | None]
+) -> tuple[list[Batches], list[Batches]]:
+    """Independent batches of the given sizes for every task, of the upper and of the lower data; one call for bits."""
+    tasks = jnp.arange(problem.num_tasks, dtype=jnp.int32)
+    wanted = [(problem.upper_data, size) for size in upper] + [(problem.lower_data, size) for size in lower]
+    sizes = [0 if _takes_all(data, size) else len(tasks) * (size or 0) for data, size in wanted]
+    words = jnp.split(jax.random.bits(key, (2, sum(sizes)), np.uint32), np.cumsum(sizes), axis=1)
+    drawn = [_batches(data, tasks, size, own) for (data, size), own in zip(wanted, words[: len(wanted)], strict=True)]
+    return drawn[: len(upper)], drawn[len(upper) :]
 
 
 def same_task(left: Int[Array, " A"], right: Int[Array, " B"]) -> Bool[Array, "A B"]:

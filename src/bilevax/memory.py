@@ -135,9 +135,7 @@ def _chunks(num_tasks: int, each: int) -> Int[Array, "chunks chunk"]:
     return jnp.minimum(jnp.arange(chunks * chunk, dtype=np.int32), num_tasks - 1).reshape(chunks, chunk)
 
 
-def mean_and_all(
-    build: Callable[[Any], tuple[PyTree, PyTree]], num_tasks: int, each: int = 1
-) -> tuple[PyTree, PyTree]:
+def mean_and_all(build: Callable[[Any], tuple[PyTree, PyTree]], num_tasks: int, each: int = 1) -> tuple[PyTree, PyTree]:
     """build(i) = (a, b) for all tasks, one chunk after the other: the mean of a, and b with a leading axis m.
 
     No more than a chunk of the a_i exists at a time.

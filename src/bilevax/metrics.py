@@ -42,6 +42,12 @@ def exact(problem: Problem, x: X, start: Float[Array, "m dy"] | None = None) -> 
     return Exact(objective, gradient, y)
 
 
+@jax.jit
+def objective(problem: Problem, x: X, start: Float[Array, "m dy"] | None = None) -> Float[Array, ""]:
+    """F(x) alone; what only ∇F(x) needs is left out of the compiled program."""
+    return exact(problem, x, start).objective
+
+
 def _flat(problem: Problem, x: PyTree) -> X:
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a bilevax.Problem; got {type(problem).__name__}.")
@@ -54,7 +60,7 @@ def _flat(problem: Problem, x: PyTree) -> X:
 
 def exact_objective(problem: Problem, x: PyTree) -> Float[Array, ""]:
     """F(x) = (1/m) Σ_i f_i(x, y_i*(x)), every lower problem solved, every sample used."""
-    return exact(problem, _flat(problem, x)).objective
+    return objective(problem, _flat(problem, x))
 
 
 def exact_gradient(problem: Problem, x: PyTree) -> PyTree:

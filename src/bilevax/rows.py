@@ -32,6 +32,11 @@ class SparseRows:
         values = self.values if right.ndim == 1 else self.values[..., None]
         return jnp.sum(values * right[self.places], axis=1)
 
+    def __rmatmul__(self, left: Float[Array, " n"]) -> Float[Array, " width"]:
+        """The product of a vector with the rows."""
+        empty = jnp.zeros(self.width, self.values.dtype)
+        return empty.at[self.places].add(left[:, None] * self.values)
+
 
 def sparse_rows(matrix: Any, dtype: Any) -> SparseRows:
     """SparseRows of a scipy.sparse matrix."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -34,10 +35,11 @@ class Rates(NamedTuple):
     relaxation: Any
     mixing: Mixing
 
-    def at(self, t: Step) -> "Rates":
-        """The rates of step t, from schedules."""
+    def at(self, t: Step, dtype: Any = None) -> "Rates":
+        """The rates of step t, from schedules; as arrays of a floating type, where one is given."""
         mixing = Mixing(*(schedule(t) for schedule in self.mixing))
-        return Rates(self.upper_step(t), self.lower_step(t), self.relaxation(t), mixing)
+        rates = Rates(self.upper_step(t), self.lower_step(t), self.relaxation(t), mixing)
+        return rates if dtype is None else jax.tree.map(lambda rate: jnp.asarray(rate, dtype), rates)
 
     @property
     def drift(self) -> Any:

@@ -29,8 +29,9 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bilevax import arguments, delay, draw, estimator, lapack, memory, oracle, projection
-from bilevax.algorithms.base import Algorithm, Cost, Info, Variables
-from bilevax.algorithms.first import Beginning, Sizes, as_beginning, count_cost, first_batch, first_point, initial_cost
+from bilevax.algorithms.base import Algorithm, Cost, Info, Variables, described
+from bilevax.algorithms.cost import Sizes, count_cost
+from bilevax.algorithms.first import Beginning, as_beginning, first_batch, first_point, initial_cost
 from bilevax.algorithms.move import all_finite, check_optimizer, finite_move, move, start_optimizer, unless_diverged
 from bilevax.curvature.base import At
 from bilevax.curvature.dense import matrices
@@ -158,14 +159,10 @@ class BlockSettings(NamedTuple):
     beginning: Beginning
 
 
-def _at(problem: Problem, rates: Rates, t: Step) -> Rates:
-    return jax.tree.map(lambda rate: jnp.asarray(rate, problem.dtype), rates.at(t))
-
-
 def _asleep(problem: Problem, rates: Rates) -> Callable[[Step], Rates]:
     """The rates for a block that is not drawn: it moves on, but its estimates do not fade."""
     still = Mixing(*[jnp.zeros((), problem.dtype)] * len(Mixing._fields))
-    return lambda t: _at(problem, rates, t)._replace(mixing=still)
+    return lambda t: rates.at(t, problem.dtype)._replace(mixing=still)
 
 
 def _look(problem: Problem, x: Array, y: Array, i: Array, xi: Indices, zeta: Indices) -> Seen:
@@ -201,7 +198,7 @@ def _visit(
     """The estimates of a drawn block, and its steps."""
     i, xi, zeta = drawn
     inverse, t = settings.inverse, state.clocks[0].now.step
-    rates, inverse_rates = (_at(problem, settings.rates[which], t) for which in (0, -1))
+    rates, inverse_rates = (settings.rates[which].at(t, problem.dtype) for which in (0, -1))
     share = settings.sampling.tasks_per_step / problem.num_tasks
     current = _bring(problem, settings, state, i, block)
     now = _look(problem, state.x, current.y, i, xi, zeta)
@@ -230,7 +227,7 @@ def _step(settings: BlockSettings, problem: Problem, state: BlockState, key: Key
     samples = (drawn.tasks, drawn.upper, drawn.lower)
     current, updated, h, h_before = jax.vmap(visit)(memory.read(state.blocks, drawn.tasks), *samples)
     now, before = Points(state.x, current.y, h), Points(state.x_before, current.y_before, h_before)
-    rates = _at(problem, settings.rates[0], t)
+    rates = settings.rates[0].at(t, problem.dtype)
     beta = rates.mixing.direction
     new = oracle.hypergradient_innovation(problem, now, before, samples, beta)
     direction = estimator.storm(state.direction, new, beta)
@@ -313,6 +310,16 @@ def _assemble(name: str, inverse: Inverse, chosen: Mapping[str, Any]) -> Algorit
     )
 
 
+@described(
+    paper="Hu, Qiu, Guo, Zhang, Yang 2023",
+    loops="single",
+    batch="O(1)",
+    samples="ε⁻³",
+    tasks="a few",
+    memory="d'²",
+    curvature="H by MSVR",
+    accepts="any with small d'",
+)
 @arguments.known_keywords
 def bsvrb_v1(
     *,
@@ -334,6 +341,16 @@ def bsvrb_v1(
     return _assemble("bsvrb_v1", FLOORED, dict(locals()))
 
 
+@described(
+    paper="Hu, Qiu, Guo, Zhang, Yang 2023",
+    loops="single",
+    batch="O(1)",
+    samples="ε⁻³",
+    tasks="a few",
+    memory="d'",
+    curvature="h followed",
+    accepts="any",
+)
 @arguments.known_keywords
 def bsvrb_v2(
     *,

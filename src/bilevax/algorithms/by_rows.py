@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bilevax import draw
 from bilevax.algorithms.base import Cost, Info, Variables
-from bilevax.algorithms.first import Sizes, count_cost
+from bilevax.algorithms.cost import Sizes, count_cost
 from bilevax.algorithms.move import all_finite, unless_diverged
 from bilevax.algorithms.state import Method, Settings, Task, rates_of
 from bilevax.algorithms.state import start as start_any

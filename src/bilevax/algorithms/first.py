@@ -8,15 +8,9 @@ from jaxtyping import Array, Float, Int, Key
 
 from bilevax import arguments, draw, lower, projection
 from bilevax.algorithms.base import Cost
+from bilevax.algorithms.cost import Sizes, count_cost, total
 from bilevax.draw import Indices
 from bilevax.problem import Problem
-
-
-class Sizes(NamedTuple):
-    """The batch sizes for the upper and the lower loss; `None` is every sample there is."""
-
-    upper: int | None
-    lower: int | None
 
 
 class Beginning(NamedTuple):
@@ -71,26 +65,16 @@ def first_point(
     return FirstPoint(projection.ball(y, radius), xi, zeta, solves)
 
 
-def count_cost(problem: Problem, products: int, tasks: Int[Array, " B"], sizes: Sizes, points: int) -> Cost:
-    """The work of evaluating both losses at `points` points, on a batch of each task.
-
-    `products` is the number of products with second derivatives that it takes for one sample at one point.
-    """
-    drawn = [
-        draw.count_samples(data, tasks, size)
-        for data, size in zip((problem.upper_data, problem.lower_data), sizes, strict=True)
-    ]
-    upper, lower_ = (jnp.maximum(count, float(len(tasks))) for count in drawn)  # no data: one evaluation a task
-    return Cost(
-        samples=drawn[0] + drawn[1],
-        gradients=points * (upper + lower_),
-        products=points * lower_ * float(products),
-    )
+def solving_cost(problem: Problem, beginning: Beginning, solves: Int[Array, " m"]) -> Cost:
+    """The gradients that solving the lower problems took, without the samples that they are of."""
+    size, tasks = beginning.sizes(problem).lower, jnp.arange(problem.num_tasks, dtype=jnp.int32)
+    each = jax.vmap(lambda i: jnp.maximum(draw.count_samples(problem.lower_data, i[None], size), 1.0))(tasks)
+    zero = jnp.asarray(0.0)
+    return Cost(samples=zero, gradients=jnp.sum(each * solves.astype(float)), products=zero)
 
 
 def initial_cost(problem: Problem, beginning: Beginning, products: int, solves: Int[Array, " m"]) -> Cost:
     """The first evaluation of everything, and the gradients that solving the lower problems took."""
     sizes, tasks = beginning.sizes(problem), jnp.arange(problem.num_tasks, dtype=jnp.int32)
     cost = count_cost(problem, products, tasks, sizes, points=1)
-    each = jax.vmap(lambda i: jnp.maximum(draw.count_samples(problem.lower_data, i[None], sizes.lower), 1.0))(tasks)
-    return cost._replace(gradients=cost.gradients + jnp.sum(each * solves.astype(float)))
+    return total(cost, solving_cost(problem, beginning, solves))

@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, Int, Key
 
 from bilevax import arguments
-from bilevax.algorithms.base import Algorithm
+from bilevax.algorithms.base import Algorithm, described
 from bilevax.algorithms.first import as_beginning
 from bilevax.algorithms.rsvrb import assemble
 from bilevax.algorithms.state import Settings, Timetable
@@ -55,6 +55,16 @@ def stagewise(first: Rates, first_stage: int, restart_from: str) -> Timetable:
     return Timetable(begin, rates)
 
 
+@described(
+    paper="Guo, Hu, Zhang, Yang 2021",
+    loops="stages",
+    batch="O(1)",
+    samples="ε⁻¹ to F − F* ≤ ε, gradient-dominated",
+    tasks="a few",
+    memory="as its curvature",
+    curvature="dense, linear_model or tracked",
+    accepts="any",
+)
 @arguments.known_keywords
 def re_rsvrb(
     *,

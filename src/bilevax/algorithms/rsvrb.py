@@ -29,8 +29,9 @@ from jaxtyping import Array, Float, Int, Key
 from bilevax import arguments, delay, draw, estimator, memory
 from bilevax import curvature as curvatures
 from bilevax.algorithms import by_rows
-from bilevax.algorithms.base import Algorithm, Info, Variables
-from bilevax.algorithms.first import Sizes, as_beginning, count_cost
+from bilevax.algorithms.base import Algorithm, Info, Variables, described
+from bilevax.algorithms.cost import Sizes, count_cost
+from bilevax.algorithms.first import as_beginning
 from bilevax.algorithms.move import all_finite, check_optimizer, finite_move, move, unless_diverged
 from bilevax.algorithms.state import (
     Method,
@@ -189,6 +190,16 @@ def scheduled(rates: Rates) -> Timetable:
     return Timetable(begin=lambda key: (), rates=lambda begun, t: rates.at(t))
 
 
+@described(
+    paper="Guo, Hu, Zhang, Yang 2021",
+    loops="single",
+    batch="O(1)",
+    samples="ε⁻³",
+    tasks="a few",
+    memory="as its curvature",
+    curvature="dense, linear_model or tracked",
+    accepts="any",
+)
 @arguments.known_keywords
 def rsvrb(
     *,

@@ -17,7 +17,7 @@ from typing import Any
 import optax
 
 from bilevax import arguments
-from bilevax.algorithms.base import Algorithm
+from bilevax.algorithms.base import Algorithm, described
 from bilevax.algorithms.first import as_beginning
 from bilevax.algorithms.rsvrb import assemble, scheduled
 from bilevax.algorithms.state import Settings
@@ -36,6 +36,16 @@ class _OneTask(Sampling):
             raise ValueError(f"svrb is for one lower problem, this one has {problem.num_tasks}; use bilevax.rsvrb.")
 
 
+@described(
+    paper="Guo, Hu, Zhang, Yang 2021",
+    loops="single",
+    batch="O(1)",
+    samples="ε⁻³",
+    tasks="one lower problem",
+    memory="as its curvature",
+    curvature="dense, linear_model or tracked",
+    accepts="one lower problem",
+)
 @arguments.known_keywords
 def svrb(
     *,

@@ -116,13 +116,23 @@ def update(problem: Problem, kept: Dense, new: Matrices, fresh: Fresh) -> Dense:
     return jax.vmap(one)(fresh.tasks, kept, new)
 
 
-def correction(problem: Problem, kept: Dense, v: Float[Array, " dy"]) -> Float[Array, " d"]:
-    """V H⁻¹ v."""
+def _solve(problem: Problem, kept: Dense, v: Float[Array, " dy"]) -> Float[Array, " dy"]:
+    """H⁻¹ v."""
     if isinstance(kept.hessian, Eigen):
         values, vectors = kept.hessian
-        return kept.cross @ (vectors @ ((v @ vectors) / values))
+        return vectors @ ((v @ vectors) / values)
     whole = kept.hessian + problem.known_curvature * jnp.eye(problem.dim_y, dtype=problem.dtype)
-    return kept.cross @ lapack.solve(whole, v)
+    return lapack.solve(whole, v)
+
+
+def correction(problem: Problem, kept: Dense, v: Float[Array, " dy"]) -> Float[Array, " d"]:
+    """V H⁻¹ v."""
+    return kept.cross @ _solve(problem, kept, v)
+
+
+def pull(problem: Problem, kept: Dense, dx: Float[Array, " d"]) -> Float[Array, " dy"]:
+    """H⁻¹ Vᵀ dx."""
+    return _solve(problem, kept, dx @ kept.cross)
 
 
 def products(problem: Problem) -> int:
@@ -138,6 +148,7 @@ dense = Curvature(
     update=update,
     correction=correction,
     change=change_of_rows(_age, correction),
+    pull=pull,
     products=products,
     check=accept_all,
 )

@@ -245,6 +245,11 @@ def correction(problem: Problem, kept: Linear, v: Float[Array, " dy"]) -> Float[
     return kept.q.values * (features(problem) @ solve(problem, kept.hessian, v))
 
 
+def pull(problem: Problem, kept: Linear, dx: Float[Array, " n"]) -> Float[Array, " dy"]:
+    """H⁻¹ Vᵀ dx = H⁻¹ Aᵀ(q ∘ dx), from a whole row q."""
+    return solve(problem, kept.hessian, (kept.q.values * dx) @ features(problem))
+
+
 def change(problem: Problem, asked: Asked, drawn: Drawn, mixing: Any) -> Float[Array, " n"]:
     """mean_j [q ∘ A h]_now − (1 − β)·[q ∘ A h]_before.
 
@@ -291,6 +296,7 @@ linear_model = Curvature(
     update=update,
     correction=correction,
     change=change,
+    pull=pull,
     products=products,
     check=check,
 )

@@ -120,6 +120,7 @@ tracked = Curvature(
     update=update,
     correction=correction,
     change=change_of_rows(_fade, correction),
+    pull=None,
     products=products,
     check=accept_all,
 )

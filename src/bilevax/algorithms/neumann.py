@@ -1,0 +1,111 @@
+"""h ≈ [∇²yy g]⁻¹ v by powers of I − ϑ∇²yy g, ϑ ≤ 1/L_g, a fresh batch for each factor: nothing of size d'² is formed.
+
+    random length:  h = Qϑ · Π_{k=1..p}(I − ϑ∇²yy g(ζ_k)) v,   p uniform on {0, ..., Q−1}
+    sum:            h = ϑ Σ_{q=0..Q} Π_{k=1..q}(I − ϑ∇²yy g(ζ_k)) v
+
+Both are biased by (1 − ϑλ)^Q; the first is an unbiased estimate of the second's first Q terms, at half its price.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, PyTree
+
+from bilevax import arguments, draw, oracle
+from bilevax.algorithms.base import Cost
+from bilevax.algorithms.cost import total, work
+from bilevax.algorithms.together import all_tasks
+from bilevax.draw import Batches
+from bilevax.problem import Problem
+
+Rows = Float[Array, "m dy"]
+
+
+class Series(NamedTuple):
+    """A way to h for all tasks.
+
+    - `draw(problem, key)`: the samples of all factors, and how many there are.
+    - `apply(problem, x, y, v, samples)`: h.
+    - `cost(problem, samples, points)`: of applying it at so many points.
+    """
+
+    draw: Callable[[Problem, Key[Array, ""]], PyTree]
+    apply: Callable[[Problem, Array, Rows, Rows, PyTree], Rows]
+    cost: Callable[[Problem, PyTree, int], Cost]
+
+
+def hessian_products(problem: Problem, x: Array, y: Rows, h: Rows, zeta: Batches) -> Rows:
+    """∇²yy g_i(x, y_i; ζ_i)·h_i for all tasks."""
+    product = lambda y, h, i, zeta: oracle.lower_derivatives(problem, x, y, i, zeta)[1](h)[1]
+    return jax.vmap(product)(y, h, all_tasks(problem), zeta)
+
+
+def _stacked(batches: list[Batches]) -> Callable[[Any], Batches]:
+    """The k-th of several batches of one size, for a k that is not known yet."""
+    if batches[0] is None:
+        return lambda k: None
+    stacked = jnp.stack([batch for batch in batches if batch is not None])
+    return lambda k: stacked[k]
+
+
+def _check(name: str, step: Any, terms: Any) -> None:
+    if step is None:
+        raise TypeError(
+            f"{name} inverts ∇²yy g by a Neumann series and needs neumann_step, at most 1/L_g with L_g the largest "
+            "eigenvalue of ∇²yy g on a batch; bilevax.check(problem).smoothness estimates it."
+        )
+    arguments.positive("neumann_step", step)
+    arguments.count("neumann_terms", terms)
+
+
+def random_length(name: str, step: Any, terms: int, size: int | None) -> Series:
+    """Qϑ times a product of p factors, p uniform on {0, ..., Q−1} and the same for all tasks."""
+    _check(name, step, terms)
+
+    def draw_all(problem: Problem, key: Key[Array, ""]) -> tuple[Array, list[Batches]]:
+        length_key, batch_key = jax.random.split(key)
+        p = draw.below(jax.random.bits(length_key, (2,), np.uint32), terms)
+        return p, draw.batches_of_all(problem, batch_key, (), (size,) * (terms - 1))[1]
+
+    def apply(problem: Problem, x: Array, y: Rows, v: Rows, samples: tuple) -> Rows:
+        p, batches = samples
+        if not batches:
+            return step * v
+        at = _stacked(batches)
+        factor = lambda k, v: v - step * hessian_products(problem, x, y, v, at(k))
+        return terms * step * jax.lax.fori_loop(0, p, factor, v)
+
+    def cost(problem: Problem, samples: tuple, points: int) -> Cost:
+        length = samples[0].astype(float)
+        return work(problem.lower_data, all_tasks(problem), size, times=length, products=points)
+
+    return Series(draw_all, apply, cost)
+
+
+def whole_sum(name: str, step: Any, sizes: Sequence[int | None]) -> Series:
+    """ϑ Σ_q of the products of the first q factors, q = 0, ..., Q; `sizes` are the batches of the Q factors."""
+    _check(name, step, len(sizes))
+
+    def draw_all(problem: Problem, key: Key[Array, ""]) -> list[Batches]:
+        return draw.batches_of_all(problem, key, (), sizes)[1]
+
+    def apply(problem: Problem, x: Array, y: Rows, v: Rows, samples: list[Batches]) -> Rows:
+        def factor(batch: Batches, v: Rows, h: Rows) -> tuple[Rows, Rows]:
+            v = v - step * hessian_products(problem, x, y, v, batch)
+            return v, h + v
+
+        h = v
+        for _, group in itertools.groupby(zip(sizes, samples, strict=True), key=lambda pair: pair[0]):
+            batches = [batch for _, batch in group]  # of one size: one loop, compiled once
+            at = _stacked(batches)
+            v, h = jax.lax.fori_loop(0, len(batches), lambda k, both, at=at: factor(at(k), *both), (v, h))
+        return step * h
+
+    def cost(problem: Problem, samples: list[Batches], points: int) -> Cost:
+        return total(*(work(problem.lower_data, all_tasks(problem), size, products=points) for size in sizes))
+
+    return Series(draw_all, apply, cost)

@@ -1,0 +1,205 @@
+"""SABA (Dagréou et al. 2022): SAGA on each term of the three directions; a single loop over a finite sum.
+
+The samples of f and of g are split into fixed blocks of a batch each. A table holds, for every task and block, the
+terms of the directions as they were when the block was last drawn:
+
+    of f:  ∇y f_i,  ∇x f_i          of g:  ∇y g_i,  ∇²yy g_i·h_i,  ∇²xy g_i·h_i
+    est(term) = term(now; block) − table[block] + mean(table),   table[block] ← term(now; block)
+    y_i ← y_i − ρ·est(∇y g_i),   h_i ← Π[h_i − ρ(est(∇²yy g_i·h_i) − est(∇y f_i))]
+    x ← x − γ mean_i(est(∇x f_i) − est(∇²xy g_i·h_i))
+
+A block is drawn with a probability in proportion to its samples, so the estimates are unbiased also where the blocks
+are not all of one size. A step reads and writes one row of each table for each task, in place. O(n^{2/3} ε⁻²) samples
+to an ε-stationary point of a finite sum of n; the tables hold m·n/batch·(2d + 3d') numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from bilevax import arguments, draw, memory, oracle
+from bilevax.algorithms.base import Algorithm, Cost, described
+from bilevax.algorithms.three_directions import Estimate, Found, Given, evaluation_cost, three_directions
+from bilevax.algorithms.together import Begun, all_tasks, assemble
+from bilevax.data import Data, NoData, Ragged
+from bilevax.draw import Block, Samples
+from bilevax.oracle import Points
+from bilevax.problem import Problem
+
+
+class Split(NamedTuple):
+    """Samples 0..n−1 in consecutive blocks of `base` or `base + 1` samples; the first `longer` blocks have one more."""
+
+    blocks: int
+    base: int
+    longer: int
+    whole: bool  # one block, of every sample there is
+
+    def block_of(self, sample: Array) -> Int[Array, "..."]:
+        """The block in which a sample lies."""
+        first = self.longer * (self.base + 1)
+        return jnp.where(sample < first, sample // (self.base + 1), self.longer + (sample - first) // self.base)
+
+    def indices(self, block: Int[Array, ""]) -> Samples:
+        """The samples of a block."""
+        if self.whole:
+            return None
+        begin = block * self.base + jnp.minimum(block, self.longer)
+        own = begin + jnp.arange(self.base, dtype=jnp.int32)
+        if self.longer == 0:
+            return own
+        has_last = block < self.longer
+        last = jnp.where(has_last, begin + self.base, begin)[None]
+        return Block(own, last, jnp.where(has_last, 1 / (self.base + 1), 0.0))
+
+    def share(self, block: Int[Array, "..."]) -> Float[Array, "..."]:
+        """The share of all samples that lie in a block: its probability, and its weight in the mean."""
+        n = self.blocks * self.base + self.longer
+        return jnp.where(block < self.longer, (self.base + 1) / n, self.base / n)
+
+
+def split(data: Data, size: int | None) -> Split:
+    """Blocks of at most `size` samples, as equal as can be."""
+    n = data.max_length
+    if size is None or isinstance(data, NoData) or size >= n:
+        return Split(1, n, 0, True)
+    blocks = -(-n // size)
+    return Split(blocks, n // blocks, n % blocks, False)
+
+
+class Upper(NamedTuple):
+    """The terms of f; `f_x` is `None` where f does not depend on x."""
+
+    f_y: Any
+    f_x: Any
+
+
+class Lower(NamedTuple):
+    """The terms of g."""
+
+    g_y: Any
+    hessian: Any
+    cross: Any
+
+
+def _upper_terms(problem: Problem, at: Points, i: Int[Array, ""], xi: Samples) -> Upper:
+    f_x, f_y = oracle.upper_gradients(problem, at.x, at.y[i], i, xi)
+    return Upper(f_y, f_x if problem.upper_uses_x else None)
+
+
+def _lower_terms(problem: Problem, at: Points, i: Int[Array, ""], zeta: Samples) -> Lower:
+    g_y, second = oracle.lower_derivatives(problem, at.x, at.y[i], i, zeta)
+    cross, hessian = second(at.h[i])
+    return Lower(g_y, hessian, cross)
+
+
+class Half(NamedTuple):
+    """The table of one of the two losses: its terms, its blocks, and a row for each task and block."""
+
+    terms: Callable[[Problem, Points, Any, Samples], Any]
+    split: Split
+
+    def start(self, problem: Problem, at: Points) -> tuple[PyTree, PyTree]:
+        """The table at the first point, and its mean over the blocks of each task."""
+        blocks = self.split.blocks
+
+        def row(k: Int[Array, ""]) -> PyTree:
+            return self.terms(problem, at, k // blocks, self.split.indices(k % blocks))
+
+        table = memory.start(row, problem.num_tasks * blocks)
+        shares = self.split.share(jnp.arange(blocks)).astype(problem.dtype)
+        mean = lambda leaf: jnp.einsum("mk...,k->m...", leaf.reshape(problem.num_tasks, blocks, -1), shares)
+        return table, jax.tree.map(mean, table)
+
+    def find(
+        self, problem: Problem, at: Points, table: PyTree, mean: PyTree, key: Key[Array, ""]
+    ) -> tuple[PyTree, PyTree, Callable[[Bool[Array, ""]], PyTree], Float[Array, ""]]:
+        """The estimates of all terms of all tasks, the new means, how the table is written, the samples drawn."""
+        tasks, n = all_tasks(problem), self.split.blocks * self.split.base + self.split.longer
+        drawn = self.split.block_of(draw.below(jax.random.bits(key, (2, problem.num_tasks), np.uint32), n))
+        rows = tasks * self.split.blocks + drawn
+        of_task = lambda i, block: self.terms(problem, at, i, self.split.indices(block))
+        fresh, old = jax.vmap(of_task)(tasks, drawn), memory.read(table, rows)
+        share = self.split.share(drawn).astype(problem.dtype)[:, None]
+        estimates = jax.tree.map(lambda new, old, mean: new - old + mean, fresh, old, mean)
+        means = jax.tree.map(lambda new, old, mean: mean + share * (new - old), fresh, old, mean)
+        samples = jnp.sum(self.split.share(drawn).astype(float)) * n
+        return estimates, means, lambda keep: memory.write(table, rows, fresh, keep), samples
+
+
+def _refuse_ragged(problem: Problem) -> None:
+    for name, data in [("upper_data", problem.upper_data), ("lower_data", problem.lower_data)]:
+        if isinstance(data, Ragged):
+            raise ValueError(
+                f"saba keeps a table of fixed blocks of samples, as many for every task: {name} must be bilevax.shared "
+                "or bilevax.per_task; it is ragged. bilevax.srba takes ragged data."
+            )
+
+
+def tabled(size: int | None) -> Estimate:
+    """SAGA on every term."""
+
+    def halves(problem: Problem) -> tuple[Half, Half]:
+        return (
+            Half(_upper_terms, split(problem.upper_data, size)),
+            Half(_lower_terms, split(problem.lower_data, size)),
+        )
+
+    def start(problem: Problem, at: Points) -> Begun:
+        begun = [half.start(problem, at) for half in halves(problem)]
+        tables, means = zip(*begun, strict=True)
+        return Begun(means, tables, evaluation_cost(problem, None))
+
+    def find(problem: Problem, given: Given, key: Key[Array, ""]) -> Found:
+        keys = jax.random.split(key)
+        found = [
+            half.find(problem, given.at, *parts)
+            for half, *parts in zip(halves(problem), given.tables, given.own, keys, strict=True)
+        ]
+        (upper, lower), means, writes, drawn = zip(*found, strict=True)
+        toward = -lower.cross if upper.f_x is None else upper.f_x - lower.cross
+        directions = Points(toward.mean(0), lower.g_y, lower.hessian - upper.f_y)
+        samples = [
+            jnp.where(isinstance(data, NoData), 0, count)
+            for data, count in zip((problem.upper_data, problem.lower_data), drawn, strict=True)
+        ]
+        cost = Cost(samples[0] + samples[1], drawn[0] + drawn[1], 2 * drawn[1])
+        return Found(directions, means, cost, lambda keep: tuple(write(keep) for write in writes))
+
+    return Estimate(find, start, _refuse_ragged)
+
+
+@described(
+    paper="Dagréou et al. 2022",
+    loops="single",
+    batch="O(1)",
+    samples="n^{2/3} ε⁻²",
+    tasks="all",
+    memory="n/batch·(2d + 3d')",
+    curvature="h followed",
+    accepts="as many samples in every task",
+)
+@arguments.known_keywords
+def saba(
+    *,
+    upper_step: Any = 0.1,
+    lower_step: Any = 0.1,
+    batch_size: int | None = 32,
+    upper_optimizer: optax.GradientTransformation | None = None,
+    initialization: str = "theorem",
+    initial_batch_size: int | None = None,
+) -> Algorithm:
+    """SABA: est(term) = term(now; block) − table[block] + mean(table), for each term of SOBA's three directions.
+
+    `upper_step` (γ) and `lower_step` (ρ) are numbers or schedules of the step; `batch_size` is the size of a block: the
+    table takes n/batch_size rows of 2d + 3d' numbers for each task. h is kept in the ball of radius C_fy/λ where
+    `Bounds.f_y` is given. The other arguments are those of `bilevax.rsvrb`; all tasks are looked at in every step.
+    Source: Dagréou, Ablin, Vaiter, Moreau, A Framework for Bilevel Optimization that Enables Stochastic and Global
+    Variance Reduction Algorithms, NeurIPS 2022, Algorithm SABA.
+    """
+    return assemble("saba", three_directions(tabled(batch_size)), dict(locals()))

@@ -1,0 +1,73 @@
+"""StocBio (Ji, Yang, Liang 2021): steps on y, then a hypergradient from large batches; a double loop.
+
+    y_i ← y_i − β ∇y g_i(x, y_i; ζ)                           D times, from the last y_i
+    h_i = ϑ Σ_{q=0..Q} Π_{k=1..q}(I − ϑ∇²yy g_i(x, y_i; ζ_k)) ∇y f_i(x, y_i; ξ)
+    x ← x − α mean_i(∇x f_i(x, y_i; ξ) − ∇²xy g_i(x, y_i; ζ')·h_i)
+
+The factor that is applied k-th has a batch ∝ (1 − ϑλ)^{k−1}: the first ones are in most of the terms. Constant steps
+and batches of O(ε⁻²), Õ(ε⁻⁴) samples to an ε-stationary point.
+"""
+
+from typing import Any
+
+import numpy as np
+import optax
+
+from bilevax import arguments
+from bilevax.algorithms.base import Algorithm, described
+from bilevax.algorithms.nested import nested
+from bilevax.algorithms.neumann import whole_sum
+from bilevax.algorithms.together import assemble
+
+
+def _shrinking(size: int | None, terms: int, shrink: float) -> list[int | None]:
+    """Batches ∝ shrink^{k−1} for the factors k = 1, ..., Q, `size` in the mean, none empty."""
+    if size is None:
+        return [None] * terms
+    weights = shrink ** np.arange(terms)
+    return [max(1, round(size * terms * float(weight))) for weight in weights / weights.sum()]
+
+
+@described(
+    paper="Ji, Yang, Liang 2021",
+    loops="double",
+    batch="O(ε⁻²)",
+    samples="ε⁻⁴",
+    tasks="all",
+    memory="nothing",
+    curvature="Neumann series, sum",
+    accepts="any; needs neumann_step",
+)
+@arguments.known_keywords
+def stocbio(
+    *,
+    upper_step: Any = 0.1,
+    lower_step: Any = 0.1,
+    inner_steps: int = 10,
+    neumann_step: Any = None,
+    neumann_terms: int = 10,
+    neumann_shrink: float = 0.9,
+    batch_size: int | None = 32,
+    upper_optimizer: optax.GradientTransformation | None = None,
+    initialization: str = "theorem",
+    initial_batch_size: int | None = None,
+) -> Algorithm:
+    """StocBio: D steps on y, h = ϑ Σ_q Π_{k≤q}(I − ϑ∇²yy g)∇y f, x ← x − α(∇x f − ∇²xy g·h).
+
+    - `upper_step` (α), `lower_step` (β): numbers or schedules of the step; `inner_steps` (D).
+    - `neumann_step` (ϑ): at most 1/L_g, to be given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
+    - `neumann_shrink`: by how much the batch of a factor is smaller than that of the one before, in the paper 1 − ϑλ;
+      together the factors take Q batches.
+    - `batch_size`: samples of every task for each gradient; the rate asks for O(ε⁻²).
+
+    The other arguments are those of `bilevax.rsvrb`; all tasks are looked at in every step. Source: Ji, Yang, Liang,
+    Bilevel Optimization: Convergence Analysis and Enhanced Design, ICML 2021, Algorithm 2.
+    """
+    chosen = dict(locals())
+    arguments.count("inner_steps", inner_steps)
+    arguments.count("neumann_terms", neumann_terms)
+    arguments.share("neumann_shrink", neumann_shrink)
+    if batch_size is not None:
+        arguments.count("batch_size", batch_size)
+    series = whole_sum("stocbio", neumann_step, _shrinking(batch_size, neumann_terms, neumann_shrink))
+    return assemble("stocbio", nested(lambda t: inner_steps, series, batch_size), chosen)

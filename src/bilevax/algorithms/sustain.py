@@ -1,0 +1,62 @@
+"""SUSTAIN (Khanduri et al. 2021): momentum on both levels, STORM on ∇y g and on the hypergradient; a single loop.
+
+    G(x, y) = mean_i ∇x f_i(x, y_i; ξ) − ∇²xy g_i(x, y_i; ζ')·h_i,
+    h_i = Qϑ · Π_{k=1..p}(I − ϑ∇²yy g_i(x, y_i; ζ_k)) ∇y f_i(x, y_i; ξ),   p uniform on {0, ..., Q−1}
+    w_i ← (1−β_g)(w_i − ∇y g_i(before; ζ)) + ∇y g_i(now; ζ),   z ← (1−β_f)(z − G(before)) + G(now)
+    y_i ← y_i − β w_i,   x ← x − α z
+
+Õ(ε⁻³) samples to an ε-stationary point, with α_t ∝ t^(−1/3) and both mixings ∝ α_t².
+"""
+
+from typing import Any
+
+import optax
+
+from bilevax import arguments
+from bilevax.algorithms.base import Algorithm, described
+from bilevax.algorithms.hyper_storm import hyper_storm
+from bilevax.algorithms.neumann import random_length
+from bilevax.algorithms.together import assemble
+from bilevax.schedule import power
+
+UPPER_STEP, LOWER_STEP, MIXING = power(0.2, 8, 1 / 3), power(0.5, 8, 1 / 3), power(4, 8, 2 / 3)
+
+
+@described(
+    paper="Khanduri et al. 2021",
+    loops="single",
+    batch="O(1)",
+    samples="ε⁻³",
+    tasks="all",
+    memory="d'",
+    curvature="Neumann series, random length",
+    accepts="any; needs neumann_step",
+)
+@arguments.known_keywords
+def sustain(
+    *,
+    upper_step: Any = UPPER_STEP,
+    lower_step: Any = LOWER_STEP,
+    mixing: Any = MIXING,
+    neumann_step: Any = None,
+    neumann_terms: int = 10,
+    batch_size: int | None = 32,
+    upper_optimizer: optax.GradientTransformation | None = None,
+    initialization: str = "theorem",
+    initial_batch_size: int | None = None,
+) -> Algorithm:
+    """SUSTAIN: STORM on ∇y g and on ∇x f − ∇²xy g·h, h = Qϑ Π(I − ϑ∇²yy g)∇y f; x ← x − α z, y ← y − β w.
+
+    - `upper_step` (α), `lower_step` (β): numbers or schedules of the step. `mixing`: β_g for ∇y g (as `Mixing.g_y`) and
+      β_f for the hypergradient (`direction`).
+    - `neumann_step` (ϑ): at most 1/L_g, to be given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
+    - `batch_size`: samples of every task for each gradient and each factor.
+
+    The other arguments are those of `bilevax.rsvrb`; all tasks are looked at in every step. Source: Khanduri, Zeng,
+    Hong, Wai, Wang, Yang, A Near-Optimal Algorithm for Stochastic Bilevel Optimization via Double-Momentum, NeurIPS
+    2021, Algorithm 1.
+    """
+    chosen = dict(locals())
+    return assemble(
+        "sustain", hyper_storm(random_length("sustain", neumann_step, neumann_terms, batch_size), batch_size), chosen
+    )

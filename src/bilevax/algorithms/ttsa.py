@@ -1,0 +1,58 @@
+"""TTSA (Hong, Wai, Wang, Yang 2020): one step on y and one on x, on two time scales; a single loop.
+
+    y_i ← y_i − β_k ∇y g_i(x, y_i; ζ)
+    h_i = Qϑ · Π_{q=1..p}(I − ϑ∇²yy g_i(x, y_i; ζ_q)) ∇y f_i(x, y_i; ξ),   p uniform on {0, ..., Q−1}, the new y_i
+    x ← x − α_k mean_i(∇x f_i(x, y_i; ξ) − ∇²xy g_i(x, y_i; ζ')·h_i)
+
+α_k ∝ k^(−3/5) and β_k ∝ k^(−2/5): y moves on the faster scale. O(ε⁻⁵) samples to an ε-stationary point. X is the
+whole space here, so x is not projected.
+"""
+
+from typing import Any
+
+import optax
+
+from bilevax import arguments
+from bilevax.algorithms.base import Algorithm, described
+from bilevax.algorithms.nested import nested
+from bilevax.algorithms.neumann import random_length
+from bilevax.algorithms.together import assemble
+from bilevax.schedule import power
+
+UPPER_STEP, LOWER_STEP = power(0.1, 8, 3 / 5), power(1, 8, 2 / 5)
+
+
+@described(
+    paper="Hong, Wai, Wang, Yang 2020",
+    loops="single",
+    batch="O(1)",
+    samples="ε⁻⁵",
+    tasks="all",
+    memory="nothing",
+    curvature="Neumann series, random length",
+    accepts="any; needs neumann_step",
+)
+@arguments.known_keywords
+def ttsa(
+    *,
+    upper_step: Any = UPPER_STEP,
+    lower_step: Any = LOWER_STEP,
+    neumann_step: Any = None,
+    neumann_terms: int = 10,
+    batch_size: int | None = 32,
+    upper_optimizer: optax.GradientTransformation | None = None,
+    initialization: str = "theorem",
+    initial_batch_size: int | None = None,
+) -> Algorithm:
+    """TTSA: y ← y − β_k ∇y g, h = Qϑ Π(I − ϑ∇²yy g)∇y f of random length, x ← x − α_k(∇x f − ∇²xy g·h).
+
+    - `upper_step` (α_k), `lower_step` (β_k): numbers or schedules of the step, by default ∝ k^(−3/5) and k^(−2/5).
+    - `neumann_step` (ϑ): at most 1/L_g, to be given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
+    - `batch_size`: samples of every task for each gradient and each factor.
+
+    The other arguments are those of `bilevax.rsvrb`; all tasks are looked at in every step. Source: Hong, Wai, Wang,
+    Yang, A Two-Timescale Framework for Bilevel Optimization, 2020, Algorithm 1.
+    """
+    chosen = dict(locals())
+    series = random_length("ttsa", neumann_step, neumann_terms, batch_size)
+    return assemble("ttsa", nested(lambda t: 1, series, batch_size), chosen)
