@@ -1,6 +1,6 @@
 """Exact F against seconds and samples, and what it takes to come within fixed gaps of the best F known.
 
-    python -m benchmarks.quality [--short] [--json FILE] [--cases a1a-1,a1a-200] [--seconds S] [--picture FILE]
+    python -m benchmarks.quality [--short] [--json FILE] [--cases a1a-1,a1a-50] [--seconds S] [--picture FILE]
 
 Every algorithm and curvature runs for the same number of seconds of steps (neither compilation nor evaluation counts)
 from the same start, once for each step of x in a small grid, and the best of these counts: the one with the smallest F
@@ -20,9 +20,10 @@ from benchmarks import harness
 from bilevax import metrics
 from bilevax.curvature import dense, linear_model, tracked
 
-CASES = ("a1a-1", "a8a-1", "w1a-1", "a1a-200")
+CASES = ("a1a-1", "a8a-1", "w1a-1", "a1a-50")  # D-m: data set D with m lower problems
 GAPS = (0.5, 0.2, 0.1, 0.05, 0.02)
 BATCH, TASKS = 32, 10
+IN_SHORT = ("svrb.linear_model", "bsvrb_v2", "soba")
 LARGEST_DENSE = 2e8  # numbers in all V together
 
 
@@ -49,7 +50,21 @@ def contenders(num_tasks):
         **own,
         "bsvrb_v1": lambda step: bx.bsvrb_v1(upper_step=step, **blocks),
         "bsvrb_v2": lambda step: bx.bsvrb_v2(upper_step=step, **blocks),
+        **all_tasks(),
     }
+
+
+def all_tasks():
+    """The methods that look at every task in every step; their steps of x do not shrink with the share of tasks."""
+    start = {"batch_size": BATCH, "lower_step": 0.2, "initialization": "cheap"}
+    series = {"neumann_step": 0.2, "neumann_terms": 20}
+    own = {
+        "soba": {}, "ma_soba": {"mixing": 0.1}, "saba": {}, "srba": {}, "stable": {"mixing": 0.1}, "ttsa": series,
+        "stocbio": {"inner_steps": 5, **series}, "bsa": {"inner_steps": 5, **series},
+        "sustain": {"mixing": 0.1, **series}, "mrbo": {"mixing": 0.1, **series},
+    }  # fmt: skip
+    make = lambda name: lambda step: getattr(bx, name)(upper_step=step, **start, **own[name])
+    return {name: make(name) for name in own}
 
 
 def objective(problem, variables):
@@ -76,13 +91,15 @@ def reference(problem, seconds):
 def run(problem, make, grid, seconds, records):
     """The run of the best step of x in the grid, with F recorded so many times; and that step."""
 
+    algorithms = {step: make(step) for step in grid}
+
     def last_objective(step):
-        result = bx.solve(problem, make(step), seconds=seconds / 3, metrics=None, progress=False, seed=1)
+        result = bx.solve(problem, algorithms[step], seconds=seconds / 3, metrics=None, progress=False, seed=1)
         value = float(metrics.objective(problem, jnp.asarray(result.x)))
         return value if np.isfinite(value) else np.inf
 
-    step = min(grid, key=last_objective)
-    algorithm = make(step)
+    step = min(grid, key=last_objective) if len(grid) > 1 else grid[0]
+    algorithm = algorithms[step]
     trial = bx.solve(problem, algorithm, steps=20, metrics=None, progress=False)
     pace = (trial.trace["seconds"][-1] - trial.trace["seconds"][0]) / 20
     every = max(1, int(seconds / pace / records))
@@ -96,19 +113,22 @@ def first_within(trace, gap, best, column):
     return float(trace[column][inside[0]]) if len(inside) else float("inf")
 
 
-def measure(case, seconds, records, grid):
-    """All contenders on one problem: results by name, steps of x, F*."""
+def measure(case, seconds, records, grid, only):
+    """All contenders on one problem, or only some: results by name, steps of x, F*."""
     name, m = case.split("-")
     problem = harness.paper_problem(name, int(m))
     scale = problem.dim_x * min(TASKS, int(m)) / int(m)  # ∇F has entries of order 1/n
-    runs = {}
+    runs, together = {}, all_tasks()
     for label, make in contenders(int(m)).items():
+        if only and label not in only:
+            continue
         if label.endswith(".dense") and problem.dim_x * problem.dim_y * int(m) > LARGEST_DENSE:
             print(
                 f"{case} {label}: left out, its state would have {4e-9 * problem.dim_x * problem.dim_y * int(m):.1f} GB"
             )
             continue
-        runs[label] = run(problem, make, [scale * g for g in grid], seconds, records)
+        own_scale = problem.dim_x if label in together else scale
+        runs[label] = run(problem, make, [own_scale * g for g in grid], seconds, records)
         print(f"{case} {label}: {runs[label][0]}", flush=True)
     best = min([reference(problem, 4 * seconds), *(min(r.trace["objective"]) for r, _ in runs.values())])
     return runs, best
@@ -122,18 +142,19 @@ def draw_picture(outcomes, path):
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(2, len(outcomes), figsize=(4.2 * len(outcomes), 7), layout="constrained", squeeze=False)
-    colors = {}
+    shades, colors = plt.get_cmap("tab20").colors, {}
     for place, (case, (runs, best)) in enumerate(outcomes.items()):
         for row, column in enumerate(("seconds", "samples")):
             axis = axes[row, place]
             for label, (result, _) in runs.items():
-                color = colors.setdefault(label, f"C{len(colors)}")
+                color = colors.setdefault(label, shades[len(colors) % len(shades)])
                 gap = np.asarray(result.trace["objective"]) - best
                 since = np.asarray(result.trace[column]) - result.trace[column][0]
-                axis.semilogy(since, np.maximum(gap, 1e-7), label=label, color=color)
-            axis.set(title=case, xlabel=column, ylabel="F − F*")
+                axis.semilogy(since, np.maximum(gap, 1e-9), label=label, color=color)
+            start = max(result.trace["objective"][0] for result, _ in runs.values()) - best
+            axis.set(title=case, xlabel=column, ylabel="F − F*", ylim=(start / 300, 1.5 * start))
     handles = [plt.Line2D([], [], color=color, label=label) for label, color in colors.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2 * len(outcomes), fontsize="small")
+    figure.legend(handles=handles, loc="outside right center", fontsize="small")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
@@ -149,7 +170,7 @@ def main(arguments=None):
     cases, seconds = chosen.cases.split(",") if chosen.cases else cases, chosen.seconds or seconds
     outcomes, figures = {}, {}
     for case in cases:
-        runs, best = outcomes[case] = measure(case, seconds, records, grid)
+        runs, best = outcomes[case] = measure(case, seconds, records, grid, IN_SHORT if chosen.short else ())
         first = next(iter(runs.values()))[0].trace["objective"][0]
         title = f"{case}, {harness.where_from()}: F(x_0) = {first:.5f}, F* = {best:.5f}"
         figures |= {f"{case}.best_objective": best, f"{case}.first_objective": float(first)}

@@ -59,7 +59,14 @@ def algorithms(num_tasks):
         f"{name}.dense": family(curvature=dense),
         "bsvrb_v2": bx.bsvrb_v2(**many),
         "bsvrb_v1": bx.bsvrb_v1(**many),
+        **(_single_loop() if num_tasks == 1 else {}),
     }
+
+
+def _single_loop():
+    """SOBA, and SABA with its table of past directions: rows of 2·d + 3·d' numbers, n/b of them."""
+    common = {"upper_step": 1.0, "lower_step": 0.1, "batch_size": BATCH, "initialization": "cheap"}
+    return {"soba": bx.soba(**common), "saba": bx.saba(**common)}
 
 
 def count(name, n, p, num_tasks, width):
@@ -76,7 +83,8 @@ def count(name, n, p, num_tasks, width):
     - tracked: k (n numbers) of B tasks read and written, of J read; two products with the drawn rows at two points for
       ∇²g·h (8·b·p); x and d read and written.
     - bsvrb_v1: H of B tasks read and written, 2·b·p² at two points, two factorisations each; x and z read and written.
-    - bsvrb_v2: ∇²g·h as for tracked; x and z read and written.
+    - bsvrb_v2: ∇²g·h as for tracked; x and z read and written. soba: gradients and ∇²g·h at one point (half of it), x
+      read and written. saba: the same, and the drawn row of the table and the mean of it read and written (n numbers).
     """
     B = min(TASKS, num_tasks)
     asked = 0 if num_tasks == 1 else B
@@ -97,6 +105,9 @@ def count(name, n, p, num_tasks, width):
     elif name == "bsvrb_v1":
         numbers += 2 * B * p**2 + vectors
         operations += 2 * low_rank + 2 * B * p**3 / 3
+    elif name in ("soba", "saba"):
+        numbers += 2 * n if name == "soba" else 6 * n
+        operations = (operations + products) / 2
     else:
         numbers += vectors
         operations += products

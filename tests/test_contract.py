@@ -110,7 +110,7 @@ def test_the_state_keeps_its_structure_shapes_and_types(name, case, dtype):
     algorithm = make(name, problem)
     state = jax.eval_shape(algorithm.init, problem, KEY)
     after, info = jax.eval_shape(algorithm.step, problem, state, KEY)
-    described = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
+    described = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
     assert described(state) == described(after)
     assert after.x.dtype == dtype
     assert (info.finite.shape, info.finite.dtype) == ((), bool)

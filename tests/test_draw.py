@@ -101,3 +101,31 @@ def test_numbers_below_a_small_span_are_64_bits_modulo_the_span(span):
     drawn = np.asarray(words(jax.random.key(1), 1000)).astype(np.uint64)
     want = ((drawn[0] << np.uint64(32)) | drawn[1]) % np.uint64(span)
     np.testing.assert_array_equal(draw.below(words(jax.random.key(1), 1000), span), want)
+
+
+@pytest.mark.parametrize("data", ["per task", "ragged"])
+def test_batches_of_all_tasks_are_uniform_and_independent(data):
+    """Over many keys: each pair of two batches, of two tasks, of both losses or of two numbers k is equally likely."""
+    lengths = (3, 3) if data == "per task" else (2, 3)
+    held = bx.per_task(np.zeros((2, 3))) if data == "per task" else bx.ragged(np.zeros(5), offsets=np.array([0, 2, 5]))
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.mean(batch) + jnp.sum(y), lower=lambda x, y, i, batch: jnp.sum((y - x) ** 2),
+        x0=jnp.zeros(1), y0=jnp.zeros(1), upper_data=held, lower_data=held, strong_convexity=1.0,
+    )  # fmt: skip
+
+    def drawn(key):
+        (xi,), (zeta, other) = draw.batches_of_all(problem, key, (1,), (1, 1))
+        numbered = [draw.batch_of_all(problem, key, k, 1) for k in (0, 1)]
+        return jnp.stack([xi, zeta, other, *numbered])[:, :, 0]
+
+    samples = np.asarray(jax.jit(jax.vmap(drawn))(jax.random.split(jax.random.key(0), 4000)))  # (keys, 5, tasks)
+    for one, other in itertools.combinations(itertools.product(range(5), range(2)), 2):
+        if {one[0], other[0]} <= {0, 1, 2} or {one[0], other[0]} <= {3, 4}:
+            shape = lengths[one[1]], lengths[other[1]]
+            counts = np.zeros(shape)
+            np.add.at(counts, (samples[:, *one], samples[:, *other]), 1)
+            expected = 4000 / np.prod(shape)
+            assert np.sum((counts - expected) ** 2 / expected) < 35, (
+                one,
+                other,
+            )  # χ², at most 8 degrees of freedom

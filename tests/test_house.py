@@ -1,11 +1,13 @@
 """The rooms import in one direction, and every public name explains itself."""
 
 import ast
+import inspect
 from pathlib import Path
 
 import pytest
 
 import bilevax
+from bilevax.algorithms.base import FACTS
 
 SOURCE = Path(bilevax.__file__).parent
 FLOORS = [
@@ -53,10 +55,14 @@ def test_the_public_names_exist():
 
 
 def test_the_same_setting_has_the_same_name_and_default_in_every_algorithm():
-    import inspect
-
-    signatures = [inspect.signature(getattr(bilevax, name)).parameters for name in ("rsvrb", "re_rsvrb", "svrb")]
-    shared = set.intersection(*(set(parameters) for parameters in signatures))
-    assert {"upper_step", "lower_step", "relaxation", "mixing", "batch_size", "curvature"} <= shared
-    for name in shared - {"upper_step", "relaxation", "mixing"}:
-        assert len({str(parameters[name].default) for parameters in signatures}) == 1
+    """Only rates, and what a method's own paper sets, have other defaults in other algorithms."""
+    signatures = {name: inspect.signature(getattr(bilevax, name)).parameters for name in FACTS}
+    common = {"upper_step", "lower_step", "batch_size", "upper_optimizer", "initialization", "initial_batch_size"}
+    assert all(common <= set(parameters) for parameters in signatures.values())
+    defaults = {}
+    for parameters in signatures.values():
+        for name, parameter in parameters.items():
+            assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+            defaults.setdefault(name, set()).add(str(parameter.default))
+    own = {"upper_step", "lower_step", "mixing", "relaxation", "inner_steps"}
+    assert [name for name, values in defaults.items() if len(values) > 1 and name not in own] == []

@@ -17,11 +17,6 @@ from bilevax.schedule import as_rates
 
 family = import_module("bilevax.algorithms.rsvrb")  # the attribute of that name is the function
 KEY = jax.random.key(5)
-ALGORITHMS = {
-    "svrb": lambda **s: bx.svrb(**s),
-    "rsvrb": lambda **s: bx.rsvrb(tasks_per_step=2, **s),
-    "re_rsvrb": lambda **s: bx.re_rsvrb(tasks_per_step=2, first_stage=10, **s),
-}
 STABLE = {
     "upper_step": 0.02,
     "lower_step": 0.1,
@@ -45,10 +40,6 @@ def runner(algorithm, steps):
 def run(problem, algorithm, steps):
     """The state after some steps."""
     return runner(algorithm, steps)(problem, KEY)
-
-
-def tasks_for(name):
-    return 1 if name == "svrb" else 5
 
 
 def test_svrb_is_rsvrb_with_one_task():
@@ -90,54 +81,6 @@ def test_whole_batches_with_mixing_one_make_the_exact_hypergradient_step(m):
     gradient = bx.exact_gradient(problem, jnp.asarray(model.x0))
     np.testing.assert_allclose(state.direction, gradient, rtol=1e-9)
     np.testing.assert_allclose(moved.x, model.x0 - 0.3 * gradient, rtol=1e-9)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_same_seed_gives_the_same_bits_and_another_seed_does_not(name):
-    problem = Model(tasks_for(name)).problem()
-    compiled = runner(ALGORITHMS[name](**STABLE), 20)
-    one, same, other = (compiled(problem, jax.random.key(s)).x for s in (1, 1, 2))
-    np.testing.assert_array_equal(one, same)
-    assert not np.array_equal(one, other)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_second_step_does_not_recompile(name):
-    problem = Model(tasks_for(name)).problem()
-    algorithm = ALGORITHMS[name](**STABLE)
-    step = jax.jit(algorithm.step)
-    state = jax.jit(algorithm.init)(problem, KEY)
-    for k in range(4):
-        state, _ = step(problem, state, jax.random.fold_in(KEY, k))
-    assert step._cache_size() == 1
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_the_state_keeps_its_structure_shapes_and_types(name, dtype):
-    problem = Model(tasks_for(name)).problem(dtype)
-    algorithm = ALGORITHMS[name](**STABLE)
-    state = jax.jit(algorithm.init)(problem, KEY)
-    after, info = jax.jit(algorithm.step)(problem, state, KEY)
-    described = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), tree)
-    assert described(state) == described(after)
-    assert after.x.dtype == dtype
-    assert bool(info.finite)
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_grid_of_step_sizes_and_seeds_is_one_program(name):
-    problem = Model(tasks_for(name)).problem()
-
-    def final(upper_step, seed):
-        algorithm = ALGORITHMS[name](**{**STABLE, "upper_step": upper_step})
-        key = jax.random.key(seed)
-        body = lambda t, state: algorithm.step(problem, state, jax.random.fold_in(key, t))[0]
-        return jax.lax.fori_loop(1, 21, body, algorithm.init(problem, key)).x
-
-    steps, seeds = jnp.array([0.01, 0.03]), jnp.array([0, 1, 2])
-    grid = jax.jit(jax.vmap(jax.vmap(final, (None, 0)), (0, None)))(steps, seeds)
-    np.testing.assert_allclose(grid[1, 2], jax.jit(final)(steps[1], seeds[2]), rtol=1e-10)
 
 
 def test_a_plain_optax_step_is_the_plain_step():

@@ -9,17 +9,22 @@ import bilevax as bx
 from bilevax import delay, memory, rows
 
 
-def compiled_loop(num_tasks, **settings):
-    """A compiled loop of RSVRB steps on a small problem with many tasks."""
-    truth = bx.problems.quadratic(num_tasks=num_tasks, dim_x=3, dim_y=2, num_samples=8)
-    algorithm = bx.rsvrb(tasks_per_step=4, batch_size=2, initialization="cheap", **settings)
-    state = jax.eval_shape(algorithm.init, truth.problem, jax.random.key(0))
+def compiled_loop(problem, algorithm):
+    """A compiled loop of steps, and the shapes of what it carries."""
+    state = jax.eval_shape(algorithm.init, problem, jax.random.key(0))
 
     def loop(problem, state, key):
         body = lambda t, state: algorithm.step(problem, state, jax.random.fold_in(key, t))[0]
         return jax.lax.fori_loop(0, 10, body, state)
 
-    return jax.jit(loop, donate_argnums=1).lower(truth.problem, state, jax.random.key(0)).compile()
+    return jax.jit(loop, donate_argnums=1).lower(problem, state, jax.random.key(0)).compile(), state
+
+
+def temporary_bytes(num_tasks, **settings):
+    """What a loop of RSVRB steps on a small problem with many tasks needs beside its arguments."""
+    truth = bx.problems.quadratic(num_tasks=num_tasks, dim_x=3, dim_y=2, num_samples=8)
+    algorithm = bx.rsvrb(tasks_per_step=4, batch_size=2, initialization="cheap", **settings)
+    return compiled_loop(truth.problem, algorithm)[0].memory_analysis().temp_size_in_bytes
 
 
 def test_rows_are_written_where_they_belong_and_nowhere_else():
@@ -60,9 +65,18 @@ def test_long_rows_are_written_at_their_entries_and_scaled_elsewhere():
 @pytest.mark.parametrize("settings", [{}, {"relaxation": bx.power(2, 8, 1 / 3)}], ids=["constant", "schedule"])
 def test_a_loop_of_steps_copies_nothing_that_grows_with_the_number_of_tasks(settings):
     """All that a compiled loop needs beside its arguments is the same for 100 and for 20,000 tasks, and little."""
-    few, many = (compiled_loop(m, **settings).memory_analysis().temp_size_in_bytes for m in (100, 20_000))
+    few, many = (temporary_bytes(m, **settings) for m in (100, 20_000))
     assert many <= few + 4096
     assert many < delay.ERAS * 3 * 8 / 10  # a copy of the table of eras would show
+
+
+def test_sabas_table_is_neither_copied_nor_read_as_a_whole():
+    """A step of a compiled loop needs far less memory than the table, beside its arguments."""
+    truth = bx.problems.quadratic(dim_x=100, num_samples=8000)
+    compiled, state = compiled_loop(truth.problem, bx.saba(batch_size=4, initialization="cheap"))
+    table = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.tables))
+    assert table == 2000 * (2 * 100 + 3 * 4) * 8
+    assert compiled.memory_analysis().temp_size_in_bytes < table / 20
 
 
 def test_a_state_that_does_not_fit_is_refused_before_it_is_allocated(monkeypatch):

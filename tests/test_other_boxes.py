@@ -3,13 +3,15 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import other_boxes as box
 import pytest
 from logistic import Model
 from test_boxes import KEY, assert_same_path, library_run
+from test_linear_model import problem_of
 
 import bilevax as bx
-from bilevax import draw
+from bilevax import draw, memory
 from bilevax.algorithms import nested, neumann, saba
 from bilevax.curvature import dense, tracked
 
@@ -31,9 +33,7 @@ def numbers(schedule):
 
 def random_inverse(model):
     """The Neumann series of random length, for a transcription."""
-    return lambda i, x, y, v, d: box.random_length(
-        model, i, x, y, v, d["factors"][1], int(d["factors"][0]), TERMS, THETA
-    )
+    return lambda i, x, y, v, d: box.random_length(model, i, x, y, v, d["factors"], int(d["length"]), TERMS, THETA)
 
 
 def summed_inverse(model):
@@ -47,14 +47,24 @@ def drawn(draw_step):
     return (jax.tree.map(np.asarray, compiled(jax.random.fold_in(KEY, t))) for t in range(1, STEPS + 1))
 
 
+def factors_of(problem, series, key):
+    """The samples of a Neumann series: all that it could use, and how many it uses."""
+    samples = series.draw(problem, key)
+    if series is not RANDOM:
+        return {"factors": samples}
+    length, own = samples
+    every = jax.vmap(lambda k: draw.batch_of_all(problem, own, k, SIZE))(jnp.arange(TERMS))
+    return {"factors": every, "length": length}
+
+
 def nested_draws(problem, series, count):
     """What the library draws in a step of BSA, TTSA or StocBio with count(t) inner steps."""
 
     def one(key):
         inner, series_key, own = jax.random.split(key, 3)
         (xi,), (zeta,) = draw.batches_of_all(problem, own, (SIZE,), (SIZE,))
-        batches = jax.vmap(lambda k: nested.inner_batch(problem, inner, k, SIZE))(jnp.arange(count(STEPS)))
-        return {"inner": batches, "xi": xi, "zeta": zeta, "factors": series.draw(problem, series_key)}
+        batches = jax.vmap(lambda k: draw.batch_of_all(problem, inner, k, SIZE))(jnp.arange(count(STEPS)))
+        return {"inner": batches, "xi": xi, "zeta": zeta, **factors_of(problem, series, series_key)}
 
     for t, d in enumerate(drawn(one), start=1):
         yield {**d, "inner": d["inner"][: count(t)]}
@@ -95,7 +105,7 @@ def test_sustain_and_mrbo_equal_their_boxes(name, m):
     def one(key):
         series_key, own = jax.random.split(key)
         (xi,), (zeta, cross) = draw.batches_of_all(problem, own, (SIZE,), (SIZE, SIZE))
-        return {"xi": xi, "zeta": zeta, "cross": cross, "factors": series.draw(problem, series_key)}
+        return {"xi": xi, "zeta": zeta, "cross": cross, **factors_of(problem, series, series_key)}
 
     mixing = bx.Mixing(*[0.5] * 5, MIX)._replace(g_y=0.3)
     inverse = random_inverse(model) if name == "sustain" else summed_inverse(model)
@@ -156,11 +166,22 @@ def test_saba_equals_its_box_also_with_blocks_of_two_sizes(m, n, blocks):
     assert_same_path(library_run(problem, bx.saba(**RATES, **CHEAP), STEPS), path)
 
 
+def test_saba_with_blocks_of_two_sizes_stays_in_float32():
+    problem = Model(2, n=7).problem(np.float32)
+    algorithm = bx.saba(**RATES, **CHEAP)
+    state = jax.eval_shape(algorithm.init, problem, KEY)
+    after, info = jax.eval_shape(algorithm.step, problem, state, KEY)
+    assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, state)
+    assert state.tables[1].cross.dtype == np.float32
+    assert info.cost.samples.shape == ()
+
+
 def test_blocks_are_drawn_as_often_as_they_have_samples():
     split = saba.Split(blocks=3, base=2, longer=1, whole=False)
     blocks = split.block_of(jnp.arange(7))
     np.testing.assert_array_equal(blocks, [0, 0, 0, 1, 1, 2, 2])
-    np.testing.assert_allclose(split.share(jnp.arange(3)), [3 / 7, 2 / 7, 2 / 7])
+    np.testing.assert_array_equal(split.size(jnp.arange(3)), [3, 2, 2])
+    assert split.samples == 7
 
 
 @pytest.mark.parametrize("terms", [1, 2, 25])
@@ -180,10 +201,82 @@ def test_both_neumann_series_have_the_mean_that_they_should(terms):
     summed = neumann.whole_sum("test", THETA, [None] * terms)
     np.testing.assert_allclose(summed.apply(problem, x, y, v, [None] * terms), series(terms + 1), rtol=1e-12)
     random = neumann.random_length("test", THETA, terms, None)
-    each = [random.apply(problem, x, y, v, (jnp.int32(p), [None] * (terms - 1))) for p in range(terms)]
+    each = [random.apply(problem, x, y, v, (jnp.int32(p), KEY)) for p in range(terms)]
     np.testing.assert_allclose(np.mean(each, axis=0), series(terms), rtol=1e-12)
     lengths = [int(random.draw(problem, jax.random.key(k))[0]) for k in range(40 * terms)]
     assert set(lengths) == set(range(terms))
+
+
+@pytest.mark.parametrize("case", ["many", "no data", "linear models"])
+def test_soba_saba_and_srba_are_one_method_on_all_samples(case):
+    """Without sampling all estimates are the directions themselves; also where f has no x, and without any data."""
+    problem = {"many": lambda: Model(3).problem(), "linear models": lambda: problem_of(2), "no data": without_data}[
+        case
+    ]()
+    settings = {"upper_step": 0.1, "lower_step": 0.2, "batch_size": None, "initialization": "cheap"}
+    paths = [library_run(problem, make(**settings), 20) for make in (bx.soba, bx.saba, bx.srba)]
+    averaged = library_run(problem, bx.ma_soba(mixing=1.0, **settings), 20)
+    for xs, ys, _ in (*paths[1:], averaged):
+        np.testing.assert_allclose(xs, paths[0][0], rtol=1e-10)
+        np.testing.assert_allclose(ys, paths[0][1], rtol=1e-10)
+    assert np.abs(paths[0][0][-1] - problem.x0).max() > 1e-3
+
+
+def without_data():
+    """Two tasks without samples, x and y as pytrees, a bound for each task."""
+    return bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum((y["u"] - 1) ** 2) + 0.1 * jnp.sum(x["w"] ** 2),
+        lower=lambda x, y, i, batch: (1 + i) * jnp.sum((y["u"] - jnp.sin(x["w"])) ** 2),
+        x0={"w": jnp.array([0.3, -0.2])}, y0={"u": jnp.zeros(2)}, y0_per_task=False, tasks=jnp.array([0.0, 1.0]),
+        strong_convexity=1.0, bounds=bx.Bounds(f_y=jnp.array([0.7, 2.5])),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["soba", "stable", "mrbo", "ttsa"])
+def test_a_plain_optax_step_is_the_plain_step(name):
+    problem, own = Model(2).problem(), SERIES if name in ("mrbo", "ttsa") else {}
+    settings = {"lower_step": 0.1, **own, **CHEAP}
+    plain = library_run(problem, getattr(bx, name)(upper_step=0.02, **settings), 10)
+    through = library_run(problem, getattr(bx, name)(upper_optimizer=optax.sgd(0.02), **settings), 10)
+    np.testing.assert_allclose(through[0], plain[0], rtol=1e-12)
+
+
+def test_the_theorems_start_solves_every_lower_problem():
+    problem = Model(3).problem()
+    state = jax.jit(bx.soba().init)(problem, KEY)
+    gradients = nested.lower_gradients(problem, state.x, state.y, None)
+    assert float(jnp.abs(gradients).max()) < 1e-10
+    assert int(state.initial_cost.samples) == 3 * 6
+    assert float(state.initial_cost.gradients) >= 3 * 6
+    assert float(state.initial_cost.products) == 0
+
+
+def test_what_is_kept_at_the_start_is_counted():
+    problem = Model(3).problem()
+    cost = lambda algorithm: tuple(map(float, jax.jit(algorithm.init)(problem, KEY).initial_cost))
+    assert cost(bx.stable(**CHEAP)) == (3 * SIZE, 0, 3 * SIZE * 2 * 2)
+    assert cost(bx.saba(**CHEAP)) == (3 * 12, 3 * 12, 2 * 3 * 6)
+    assert cost(bx.bsvrb_v2(**CHEAP)) == (3 * 2 * SIZE, 3 * 2 * SIZE, 2 * 3 * SIZE)
+    assert cost(bx.srba(**CHEAP)) == cost(bx.mrbo(**SERIES, **CHEAP)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_a_neumann_step_of_any_type_leaves_float32_as_it_is(x64):
+    with jax.enable_x64(x64):
+        problem = Model(2).problem(np.float32)
+        for name in ("ttsa", "mrbo"):
+            algorithm = getattr(bx, name)(neumann_step=np.float64(0.3), neumann_terms=3, batch_size=2)
+            state = jax.jit(algorithm.init)(problem, jax.random.key(0))
+            after, info = jax.jit(algorithm.step)(problem, state, jax.random.key(1))
+            assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, state)
+            assert after.x.dtype == np.float32
+            assert info.finite
+
+
+def test_a_table_that_does_not_fit_is_refused_with_what_would(monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    with pytest.raises(MemoryError, match=r"saba's table of 6 blocks does not fit: give a larger batch_size"):
+        bx.solve(Model(3).problem(), bx.saba(batch_size=3), steps=1)
 
 
 @pytest.mark.parametrize("name", ["bsa", "ttsa", "stocbio", "sustain", "mrbo"])
@@ -198,7 +291,7 @@ def test_what_a_method_cannot_take_is_refused():
     ragged = bx.Problem(
         upper=lambda x, y, i, batch: jnp.mean(batch) * jnp.sum(y),
         lower=lambda x, y, i, batch: jnp.sum((y - x) ** 2) * jnp.mean(batch),
-        x0=jnp.zeros(2), y0=jnp.zeros(2), tasks=2, strong_convexity=1.0,
+        x0=jnp.zeros(2), y0=jnp.zeros(2), y0_per_task=False, tasks=2, strong_convexity=1.0,
         upper_data=bx.shared(jnp.ones(4)), lower_data=bx.ragged(jnp.ones(5), offsets=np.array([0, 2, 5])),
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"saba .* lower_data must be .*; it is ragged"):

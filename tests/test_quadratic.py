@@ -51,23 +51,6 @@ def test_svrb_with_decreasing_steps_converges_at_least_as_fast_as_t_to_the_minus
     assert slope(running_mean, first=400) <= -0.55
 
 
-@pytest.mark.parametrize("name", ["svrb", "rsvrb", "re_rsvrb"])
-def test_every_algorithm_reaches_the_neighbourhood_of_the_exact_solution(name):
-    m = 1 if name == "svrb" else 20
-    truth = quadratic(num_tasks=m, noise=0.25)
-    common = {"lower_step": 0.3, "batch_size": 16}
-    several = {"upper_step": 0.05, "relaxation": 0.3, "mixing": 0.02, "tasks_per_step": 5, **common}
-    algorithm = {
-        "svrb": lambda: bx.svrb(upper_step=bx.power(0.4, 8, 1 / 3), **common),
-        "rsvrb": lambda: bx.rsvrb(**several),
-        "re_rsvrb": lambda: bx.re_rsvrb(first_stage=500, **several),
-    }[name]()
-    values = squared_gradients(truth, algorithm, 8_000, seeds=4)
-    start = float(jnp.sum(truth.gradient(truth.problem.x0) ** 2))
-    reached = values[-1000:].mean()
-    assert reached < start * {"svrb": 1e-3, "rsvrb": 1e-1, "re_rsvrb": 1e-2}[name]
-
-
 def test_restarts_with_smaller_steps_go_on_where_constant_steps_stand_still():
     truth = quadratic(num_tasks=20, noise=0.25)
     settings = {"upper_step": 0.05, "lower_step": 0.3, "relaxation": 0.3, "mixing": 0.02, "tasks_per_step": 5}

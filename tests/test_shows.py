@@ -10,6 +10,8 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
+import bilevax
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -45,6 +47,12 @@ def test_an_example_runs_in_its_short_mode(example, tmp_path):
     assert shown.returncode == 0, shown.stderr
     for picture in tmp_path.glob("*.png"):
         assert matplotlib.image.imread(picture).std() > 0.01
+
+
+def test_the_table_of_algorithms_is_printed():
+    shown = run("-m", "bilevax.cli", "algorithms")
+    assert shown.returncode == 0, shown.stderr
+    assert all(facts.name in shown.stdout and facts.samples[:4] in shown.stdout for facts in bilevax.algorithms())
 
 
 def test_the_demo_cleans_and_draws(tmp_path):
@@ -92,6 +100,17 @@ def test_the_step_benchmark_compares_every_curvature_with_numpy_and_the_machine(
             figures[f"{case}.{method}.linear_model.state_megabytes"]
             < 0.2 * figures[f"{case}.{method}.dense.state_megabytes"]
         )
+
+
+def test_the_rates_benchmark_fits_exponents(tmp_path):
+    shown = run("-m", "benchmarks.rates", "--short", "--json", tmp_path / "r.json", "--picture", tmp_path / "r.png")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads((tmp_path / "r.json").read_text())
+    assert 0.5 < figures["m1.svrb.exponent"] < 6
+    counts = [figures[f"m1.svrb.samples_to_{epsilon:.3f}"] for epsilon in (0.8, 0.6)]
+    assert 0 < counts[0] <= counts[1]
+    assert {f"m3.{name}.exponent" for name in ("rsvrb", "stable", "ttsa", "stocbio", "bsa")} <= set(figures)
+    assert matplotlib.image.imread(tmp_path / "r.png").std() > 0.01
 
 
 def test_the_quality_benchmark_reaches_its_gaps(tmp_path):

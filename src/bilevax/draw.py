@@ -197,6 +197,11 @@ def batches_of_all(
     return drawn[: len(upper)], drawn[len(upper) :]
 
 
+def batch_of_all(problem: Problem, key: Key[Array, ""], k: Any, size: int | None) -> Batches:
+    """The k-th of any number of independent batches of every task, of the lower data."""
+    return batches_of_all(problem, jax.random.fold_in(key, k), (), (size,))[1][0]
+
+
 def same_task(left: Int[Array, " A"], right: Int[Array, " B"]) -> Bool[Array, "A B"]:
     """Where a task of `left` is a task of `right`."""
     return left[:, None] == right[None, :]

@@ -19,7 +19,7 @@ from bilevax.algorithms.neumann import random_length
 from bilevax.algorithms.together import assemble
 from bilevax.schedule import Step, power
 
-UPPER_STEP = power(0.1, 0, 1 / 2)
+UPPER_STEP, LOWER_STEP = power(0.1, 8, 1 / 2), power(0.3, 8, 1 / 4)
 
 
 def _root(t: Step) -> Any:
@@ -41,7 +41,7 @@ def _root(t: Step) -> Any:
 def bsa(
     *,
     upper_step: Any = UPPER_STEP,
-    lower_step: Any = 0.1,
+    lower_step: Any = LOWER_STEP,
     inner_steps: Any = _root,
     neumann_step: Any = None,
     neumann_terms: int = 10,
@@ -58,7 +58,7 @@ def bsa(
     - `batch_size`: samples of every task for each gradient and each factor.
 
     The other arguments are those of `bilevax.rsvrb`; all tasks are looked at in every step. Source: Ghadimi, Wang,
-    Approximation Methods for Bilevel Programming, 2018, Algorithm 1.
+    Approximation Methods for Bilevel Programming, 2018.
     """
     chosen = dict(locals())
     if not callable(inner_steps):

@@ -43,7 +43,8 @@ def ma_soba(
     """MA-SOBA: SOBA with d ← (1−θ)d + θ(∇x f − ∇²xy g·h), x ← x − γ d.
 
     `upper_step` (γ), `lower_step` (ρ) and `mixing` (θ; as `Mixing.direction`) are numbers or schedules of the step. The
-    other arguments are those of `bilevax.rsvrb`; all tasks are looked at in every step. Source: Chen, Xiao,
+    other arguments are those of `bilevax.rsvrb`; all tasks are looked at in every step. h is kept in the ball of radius
+    C_fy/λ where `Bounds.f_y` is given. Source: Chen, Xiao,
     Balasubramanian, Optimal Algorithms for Stochastic Bilevel Optimization under Relaxed Smoothness Conditions, 2023.
     """
     return assemble("ma_soba", three_directions(averaged(batch_size)), dict(locals()))

@@ -34,14 +34,9 @@ def upper_gradients(problem: Problem, x: Array, y: Rows, xi: Batches) -> Rows:
     return jax.vmap(gradient)(y, all_tasks(problem), xi)
 
 
-def inner_batch(problem: Problem, key: Key[Array, ""], k: Any, size: int | None) -> Batches:
-    """The samples of inner step k = 0, 1, ..."""
-    return draw.batches_of_all(problem, jax.random.fold_in(key, k), (), (size,))[1][0]
-
-
 def descend(problem: Problem, x: Array, y: Rows, key: Key[Array, ""], count: Any, step: Any, size: int | None) -> Rows:
     """`count` steps along stochastic gradients of every g_i(x, ·)."""
-    one_step = lambda k, y: y - step * lower_gradients(problem, x, y, inner_batch(problem, key, k, size))
+    one_step = lambda k, y: y - step * lower_gradients(problem, x, y, draw.batch_of_all(problem, key, k, size))
     return jax.lax.fori_loop(0, count, one_step, y)
 
 

@@ -3,7 +3,7 @@
     random length:  h = Qϑ · Π_{k=1..p}(I − ϑ∇²yy g(ζ_k)) v,   p uniform on {0, ..., Q−1}
     sum:            h = ϑ Σ_{q=0..Q} Π_{k=1..q}(I − ϑ∇²yy g(ζ_k)) v
 
-Both are biased by (1 − ϑλ)^Q; the first is an unbiased estimate of the second's first Q terms, at half its price.
+The bias falls as (1 − ϑλ)^Q; the first is an unbiased estimate of the second's first Q terms, at half its price.
 """
 
 import itertools
@@ -28,7 +28,7 @@ Rows = Float[Array, "m dy"]
 class Series(NamedTuple):
     """A way to h for all tasks.
 
-    - `draw(problem, key)`: the samples of all factors, and how many there are.
+    - `draw(problem, key)`: what decides on the samples of all factors, and on their number.
     - `apply(problem, x, y, v, samples)`: h.
     - `cost(problem, samples, points)`: of applying it at so many points.
     """
@@ -44,19 +44,12 @@ def hessian_products(problem: Problem, x: Array, y: Rows, h: Rows, zeta: Batches
     return jax.vmap(product)(y, h, all_tasks(problem), zeta)
 
 
-def _stacked(batches: list[Batches]) -> Callable[[Any], Batches]:
-    """The k-th of several batches of one size, for a k that is not known yet."""
-    if batches[0] is None:
-        return lambda k: None
-    stacked = jnp.stack([batch for batch in batches if batch is not None])
-    return lambda k: stacked[k]
-
-
 def _check(name: str, step: Any, terms: Any) -> None:
     if step is None:
         raise TypeError(
             f"{name} inverts ∇²yy g by a Neumann series and needs neumann_step, at most 1/L_g with L_g the largest "
-            "eigenvalue of ∇²yy g on a batch; bilevax.check(problem).smoothness estimates it."
+            "eigenvalue of ∇²yy g on a batch; bilevax.check(problem).smoothness is that on all samples, a batch can "
+            "have a larger one."
         )
     arguments.positive("neumann_step", step)
     arguments.count("neumann_terms", terms)
@@ -66,24 +59,20 @@ def random_length(name: str, step: Any, terms: int, size: int | None) -> Series:
     """Qϑ times a product of p factors, p uniform on {0, ..., Q−1} and the same for all tasks."""
     _check(name, step, terms)
 
-    def draw_all(problem: Problem, key: Key[Array, ""]) -> tuple[Array, list[Batches]]:
+    def draw_length(problem: Problem, key: Key[Array, ""]) -> tuple[Array, Key[Array, ""]]:
         length_key, batch_key = jax.random.split(key)
-        p = draw.below(jax.random.bits(length_key, (2,), np.uint32), terms)
-        return p, draw.batches_of_all(problem, batch_key, (), (size,) * (terms - 1))[1]
+        return draw.below(jax.random.bits(length_key, (2,), np.uint32), terms), batch_key
 
     def apply(problem: Problem, x: Array, y: Rows, v: Rows, samples: tuple) -> Rows:
-        p, batches = samples
-        if not batches:
-            return step * v
-        at = _stacked(batches)
-        factor = lambda k, v: v - step * hessian_products(problem, x, y, v, at(k))
-        return terms * step * jax.lax.fori_loop(0, p, factor, v)
+        (p, key), theta = samples, jnp.asarray(step, problem.dtype)
+        factor = lambda k, v: v - theta * hessian_products(problem, x, y, v, draw.batch_of_all(problem, key, k, size))
+        return terms * theta * jax.lax.fori_loop(0, p, factor, v)
 
     def cost(problem: Problem, samples: tuple, points: int) -> Cost:
         length = samples[0].astype(float)
         return work(problem.lower_data, all_tasks(problem), size, times=length, products=points)
 
-    return Series(draw_all, apply, cost)
+    return Series(draw_length, apply, cost)
 
 
 def whole_sum(name: str, step: Any, sizes: Sequence[int | None]) -> Series:
@@ -94,16 +83,19 @@ def whole_sum(name: str, step: Any, sizes: Sequence[int | None]) -> Series:
         return draw.batches_of_all(problem, key, (), sizes)[1]
 
     def apply(problem: Problem, x: Array, y: Rows, v: Rows, samples: list[Batches]) -> Rows:
+        theta = jnp.asarray(step, problem.dtype)
+
         def factor(batch: Batches, v: Rows, h: Rows) -> tuple[Rows, Rows]:
-            v = v - step * hessian_products(problem, x, y, v, batch)
+            v = v - theta * hessian_products(problem, x, y, v, batch)
             return v, h + v
 
         h = v
         for _, group in itertools.groupby(zip(sizes, samples, strict=True), key=lambda pair: pair[0]):
             batches = [batch for _, batch in group]  # of one size: one loop, compiled once
-            at = _stacked(batches)
+            stacked = jax.tree.map(lambda *same: jnp.stack(same), *batches)
+            at = lambda k, stacked=stacked: jax.tree.map(lambda leaf: leaf[k], stacked)
             v, h = jax.lax.fori_loop(0, len(batches), lambda k, both, at=at: factor(at(k), *both), (v, h))
-        return step * h
+        return theta * h
 
     def cost(problem: Problem, samples: list[Batches], points: int) -> Cost:
         return total(*(work(problem.lower_data, all_tasks(problem), size, products=points) for size in sizes))

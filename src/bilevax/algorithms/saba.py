@@ -10,7 +10,8 @@ terms of the directions as they were when the block was last drawn:
 
 A block is drawn with a probability in proportion to its samples, so the estimates are unbiased also where the blocks
 are not all of one size. A step reads and writes one row of each table for each task, in place. O(n^{2/3} ε⁻²) samples
-to an ε-stationary point of a finite sum of n; the tables hold m·n/batch·(2d + 3d') numbers.
+to an ε-stationary point of a finite sum of n; the tables hold m·n/batch·(2d + 3d') numbers. Means of a table follow its
+changes and are not summed anew: in float32 what was rounded on the way stays in them.
 """
 
 from collections.abc import Callable
@@ -57,10 +58,14 @@ class Split(NamedTuple):
         last = jnp.where(has_last, begin + self.base, begin)[None]
         return Block(own, last, jnp.where(has_last, 1 / (self.base + 1), 0.0))
 
-    def share(self, block: Int[Array, "..."]) -> Float[Array, "..."]:
-        """The share of all samples that lie in a block: its probability, and its weight in the mean."""
-        n = self.blocks * self.base + self.longer
-        return jnp.where(block < self.longer, (self.base + 1) / n, self.base / n)
+    @property
+    def samples(self) -> int:
+        """n."""
+        return self.blocks * self.base + self.longer
+
+    def size(self, block: Int[Array, "..."]) -> Float[Array, "..."]:
+        """The samples in a block. Its share of all is its probability, and its weight in the mean."""
+        return jnp.where(block < self.longer, self.base + 1.0, float(self.base))
 
 
 def split(data: Data, size: int | None) -> Split:
@@ -111,25 +116,36 @@ class Half(NamedTuple):
         def row(k: Int[Array, ""]) -> PyTree:
             return self.terms(problem, at, k // blocks, self.split.indices(k % blocks))
 
-        table = memory.start(row, problem.num_tasks * blocks)
-        shares = self.split.share(jnp.arange(blocks)).astype(problem.dtype)
+        each = problem.work if self.split.whole else self.split.base * problem.dim_y
+        self._require(jax.eval_shape(row, jax.ShapeDtypeStruct((), np.int32)), problem.num_tasks * blocks)
+        table = memory.for_all(row, problem.num_tasks * blocks, each)
+        shares = (self.split.size(jnp.arange(blocks)) / self.split.samples).astype(problem.dtype)
         mean = lambda leaf: jnp.einsum("mk...,k->m...", leaf.reshape(problem.num_tasks, blocks, -1), shares)
         return table, jax.tree.map(mean, table)
+
+    def _require(self, row: PyTree, rows: int) -> None:
+        try:
+            memory.require(row, rows)
+        except MemoryError as error:
+            raise MemoryError(
+                f"saba's table of {rows} blocks does not fit: give a larger batch_size, which makes fewer blocks, or "
+                f"use bilevax.srba, which keeps no table. ({error})"
+            ) from None
 
     def find(
         self, problem: Problem, at: Points, table: PyTree, mean: PyTree, key: Key[Array, ""]
     ) -> tuple[PyTree, PyTree, Callable[[Bool[Array, ""]], PyTree], Float[Array, ""]]:
         """The estimates of all terms of all tasks, the new means, how the table is written, the samples drawn."""
-        tasks, n = all_tasks(problem), self.split.blocks * self.split.base + self.split.longer
-        drawn = self.split.block_of(draw.below(jax.random.bits(key, (2, problem.num_tasks), np.uint32), n))
+        tasks, words = all_tasks(problem), jax.random.bits(key, (2, problem.num_tasks), np.uint32)
+        drawn = self.split.block_of(draw.below(words, self.split.samples))
+        sizes = self.split.size(drawn)
         rows = tasks * self.split.blocks + drawn
         of_task = lambda i, block: self.terms(problem, at, i, self.split.indices(block))
         fresh, old = jax.vmap(of_task)(tasks, drawn), memory.read(table, rows)
-        share = self.split.share(drawn).astype(problem.dtype)[:, None]
+        share = (sizes / self.split.samples).astype(problem.dtype)[:, None]
         estimates = jax.tree.map(lambda new, old, mean: new - old + mean, fresh, old, mean)
         means = jax.tree.map(lambda new, old, mean: mean + share * (new - old), fresh, old, mean)
-        samples = jnp.sum(self.split.share(drawn).astype(float)) * n
-        return estimates, means, lambda keep: memory.write(table, rows, fresh, keep), samples
+        return estimates, means, lambda keep: memory.write(table, rows, fresh, keep), jnp.sum(sizes.astype(float))
 
 
 def _refuse_ragged(problem: Problem) -> None:

@@ -41,7 +41,8 @@ def soba(
     """SOBA: y ← y − ρ ∇y g, h ← h − ρ(∇²yy g·h − ∇y f), x ← x − γ(∇x f − ∇²xy g·h), at once.
 
     `upper_step` (γ) and `lower_step` (ρ) are numbers or schedules of the step. The other arguments are those of
-    `bilevax.rsvrb`; all tasks are looked at in every step. Source: Dagréou, Ablin, Vaiter, Moreau, A Framework for
+    `bilevax.rsvrb`; all tasks are looked at in every step. h is kept in the ball of radius
+    C_fy/λ where `Bounds.f_y` is given. Source: Dagréou, Ablin, Vaiter, Moreau, A Framework for
     Bilevel Optimization that Enables Stochastic and Global Variance Reduction Algorithms, NeurIPS 2022, Algorithm SOBA.
     """
     return assemble("soba", three_directions(plain(batch_size)), dict(locals()))

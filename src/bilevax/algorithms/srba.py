@@ -53,12 +53,19 @@ def recursive(size: int | None, period: int | None) -> Estimate:
 
     def find(problem: Problem, given: Given, key: Key[Array, ""]) -> Found:
         samples, everything = draw_samples(problem, key, size), (all_tasks(problem), None, None)
-        now, before = (oracle.directions(problem, at, samples) for at in (given.at, given.own.before))
-        differences = jax.tree.map(lambda old, a, b: old + a - b, given.own.directions, now, before)
         renewed = (given.step - 1) % _period(problem, size, period) == 0
-        # A loop of no or one round: all samples are looked at only where it is time to.
-        renew = lambda _, directions: oracle.directions(problem, given.at, everything)
-        directions = jax.lax.fori_loop(0, renewed.astype(jnp.int32), renew, differences)
+
+        def renew(_: Any, directions: Points) -> Points:
+            return oracle.directions(problem, given.at, everything)
+
+        def differ(_: Any, directions: Points) -> Points:
+            now, before = (oracle.directions(problem, at, samples) for at in (given.at, given.own.before))
+            return jax.tree.map(lambda old, a, b: old + a - b, directions, now, before)
+
+        # Two loops, one of one round and one of none: all samples are looked at only where it is time to.
+        once = renewed.astype(jnp.int32)
+        directions = jax.lax.fori_loop(0, 1 - once, differ, given.own.directions)
+        directions = jax.lax.fori_loop(0, once, renew, directions)
         costs = evaluation_cost(problem, None), evaluation_cost(problem, size, points=2)
         pick = lambda whole, batch: jnp.where(renewed, whole, batch)
         return Found(directions, Recursion(directions, given.at), Cost(*map(pick, *costs)))

@@ -52,9 +52,9 @@ def _box(given: Curvature | None, chosen: dict[str, Any]) -> Box:
         curvature = curvatures.chosen(given, problem)
 
         def first(i: Array) -> PyTree:
-            xi, zeta = first_batch(problem, beginning, key, i)
-            f_y = oracle.upper_gradients(problem, x, y[i], i, xi)[1]
-            return curvature.start(problem, i, zeta, _at(problem, x, y[i], i, zeta), f_y, problem.bounds.of(i))
+            _, zeta = first_batch(problem, beginning, key, i)
+            at, unused = _at(problem, x, y[i], i, zeta), jnp.zeros_like(y[i])  # neither V nor H starts from ∇y f
+            return curvature.start(problem, i, zeta, at, unused, problem.bounds.of(i))
 
         rows = memory.start(first, problem.num_tasks, problem.work)
         products = curvature.products(problem)

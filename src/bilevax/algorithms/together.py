@@ -1,7 +1,8 @@
 """Methods that look at every lower problem in every step: what they carry, how they start, how a step ends.
 
 Many lower problems are one: y = (y_1, ..., y_m) with a Hessian of m blocks. So a method for one lower problem takes
-fresh samples of every task in every step.
+fresh samples of every task in every step. None of these methods projects y; of the bounds only those are used that
+its own docstring names.
 """
 
 from collections.abc import Callable, Mapping

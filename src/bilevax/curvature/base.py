@@ -72,7 +72,7 @@ class Curvature(NamedTuple):
     - `correction(problem, kept, v)`: V H⁻¹ v, what the hypergradient subtracts.
     - `change(problem, asked, drawn, mixing)`: the innovation mean_j [V H⁻¹ v]_now − (1 − β)·[V H⁻¹ v]_before for
       the direction.
-    - `pull(problem, kept, dx)`: H⁻¹ Vᵀ dx, how far y* moves with x; `None` where V and H are not there.
+    - `pull(problem, kept, dx)`: H⁻¹ Vᵀ dx, minus what y* moves by with x; `None` where V and H are not there.
     - `products(problem)`: products of second derivatives with a vector that it takes for a sample at a point.
     - `check(problem)`: refuses a problem that it cannot serve.
 

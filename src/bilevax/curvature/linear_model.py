@@ -227,7 +227,7 @@ def solve(problem: Problem, hessian: Float[Array, "dy dy"], v: Float[Array, " dy
 
 
 def solve_near(problem: Problem, hessian: Float[Array, "dy dy"], v: Array, guess: Array) -> Float[Array, " dy"]:
-    """(M + λI)⁻¹ v by conjugate gradients from a good guess, to ε^{3/4} of ‖v‖.
+    """(M + λI)⁻¹ v by conjugate gradients from a good guess, to ε^{0.6} of ‖v‖.
 
     In units of the largest entry of v, so that nothing underflows while v vanishes.
     """
@@ -236,7 +236,7 @@ def solve_near(problem: Problem, hessian: Float[Array, "dy dy"], v: Array, guess
     scale = jnp.maximum(unit, tiny)
     start = jnp.where(unit > tiny, guess / scale, 0)
     right = jnp.where(unit > tiny, v / scale, 0)
-    tolerance = float(jnp.finfo(problem.dtype).eps) ** 0.75
+    tolerance = float(jnp.finfo(problem.dtype).eps) ** 0.6
     return scale * jax.scipy.sparse.linalg.cg(product, right, start, tol=tolerance, maxiter=2 * problem.dim_y)[0]
 
 

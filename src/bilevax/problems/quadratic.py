@@ -92,8 +92,8 @@ def quadratic(
     """A random quadratic problem with ∇²yy g_i between λ and L_g, and noise of variance `noise`.
 
     Every derivative that an algorithm samples is noisy: the variance of each noise coordinate over the
-    `num_samples` samples is `noise` (a quarter of it in the second derivatives), its mean exactly zero, so
-    the closed form is exact for the problem as sampled.
+    `num_samples` samples is `noise`, its mean exactly zero, so the closed form is exact for the problem as
+    sampled.
     """
     for name, count in [("num_tasks", num_tasks), ("dim_x", dim_x), ("dim_y", dim_y)]:
         arguments.count(name, count)
