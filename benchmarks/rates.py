@@ -8,8 +8,9 @@ of the method's paper, the grid scales them). For each ε the best setting count
 ‖∇F(x_t)‖, averaged over seeds and over the steps since t/2, is at most ε. The exponent is fitted over all ε that the
 method reaches within its budget (`BUDGETS`): a factor of 10 for one lower problem, less for many (see `down to`).
 
-Table 1 bounds the worst case of non-convex F. This F is strongly convex, as all quadratic problems with a closed form,
-so a method can do better than its bound, and noise alone asks for ε⁻² of any of them.
+Table 1 bounds the worst case of non-convex F. This F is strongly convex, so that ∇F is known in closed form, and a
+method can do better than its bound: in the long run the noise asks for ε⁻² of each, and at large ε, where the noise
+does not matter yet, the fit is flatter still.
 """
 
 import itertools

@@ -49,6 +49,38 @@ def test_an_example_runs_in_its_short_mode(example, tmp_path):
         assert matplotlib.image.imread(picture).std() > 0.01
 
 
+SRBA_OVER_SOBA = """
+import time, jax
+import numpy as np
+import bilevax as bx
+
+A = np.random.default_rng(0).normal(size=(30_000, 20))
+labels = np.sign(A[:, 0])
+problem = bx.problems.reweighting(train_features=A, train_labels=labels, trusted_features=A, trusted_labels=labels)
+
+def seconds(algorithm):
+    @jax.jit
+    def loop(problem, state, key):
+        body = lambda t, state: algorithm.step(problem, state, jax.random.fold_in(key, t))[0]
+        return jax.lax.fori_loop(0, 500, body, state)
+
+    state = loop(problem, jax.jit(algorithm.init)(problem, jax.random.key(0)), jax.random.key(1))
+    begun = time.perf_counter()
+    jax.block_until_ready(loop(problem, jax.block_until_ready(state), jax.random.key(2)))
+    return time.perf_counter() - begun
+
+settings = {"batch_size": 4, "initialization": "cheap", "upper_step": 0.01, "lower_step": 0.01}
+print(seconds(bx.srba(period=10_000, **settings)) / seconds(bx.soba(**settings)))
+"""
+
+
+def test_srba_looks_at_all_samples_only_where_it_is_time_to():
+    """A step in between is as fast as a few of SOBA's. XLA likes to move the look at all samples out of its loop."""
+    shown = run("-c", SRBA_OVER_SOBA)
+    assert shown.returncode == 0, shown.stderr
+    assert float(shown.stdout) < 10
+
+
 def test_the_table_of_algorithms_is_printed():
     shown = run("-m", "bilevax.cli", "algorithms")
     assert shown.returncode == 0, shown.stderr

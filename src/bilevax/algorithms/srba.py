@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, PyTree
 
 from bilevax import arguments, oracle
 from bilevax.algorithms.base import Algorithm, Cost, described
@@ -45,6 +45,11 @@ def _period(problem: Problem, size: int | None, period: int | None) -> int:
     return 1 if size is None else -(-largest // size)
 
 
+def _of_round(k: Any, tree: PyTree) -> PyTree:
+    """The tree, as something of round k of a loop: XLA would move what is the same in all rounds out of it."""
+    return jax.lax.optimization_barrier((tree, k))[0]
+
+
 def recursive(size: int | None, period: int | None) -> Estimate:
     """All samples every so many steps, differences in between."""
 
@@ -55,11 +60,12 @@ def recursive(size: int | None, period: int | None) -> Estimate:
         samples, everything = draw_samples(problem, key, size), (all_tasks(problem), None, None)
         renewed = (given.step - 1) % _period(problem, size, period) == 0
 
-        def renew(_: Any, directions: Points) -> Points:
-            return oracle.directions(problem, given.at, everything)
+        def renew(k: Any, directions: Points) -> Points:
+            return oracle.directions(problem, _of_round(k, given.at), everything)
 
-        def differ(_: Any, directions: Points) -> Points:
-            now, before = (oracle.directions(problem, at, samples) for at in (given.at, given.own.before))
+        def differ(k: Any, directions: Points) -> Points:
+            points = _of_round(k, (given.at, given.own.before))
+            now, before = (oracle.directions(problem, at, samples) for at in points)
             return jax.tree.map(lambda old, a, b: old + a - b, directions, now, before)
 
         # Two loops, one of one round and one of none: all samples are looked at only where it is time to.
