@@ -87,6 +87,7 @@ known = Curvature(
     update=nothing,
     correction=lambda problem, kept, v: -v,
     change=lambda problem, asked, drawn, mixing: -asked.v_now.mean(0) + (1 - mixing.direction) * asked.v_before.mean(0),
+    pull=None,
     products=lambda problem: 0,
     check=accept_all,
 )

@@ -103,7 +103,7 @@ def settings_of_algorithm_2():
         yield from ((m, size, *chosen) for chosen in (everything if (m, size) == (4, 3) else pairs))
 
 
-@pytest.mark.parametrize(("m", "size", "kind", "bounds", "drawn"), settings_of_algorithm_2())
+@pytest.mark.parametrize(("m", "size", "kind", "bounds", "drawn"), list(settings_of_algorithm_2()))
 def test_rsvrb_equals_algorithm_2(m, size, kind, bounds, drawn):
     model, skewed = Model(m, **(ACTIVE if bounds == "projected" else {})), drawn == "skewed"
     problem = model.problem()

@@ -147,7 +147,7 @@ def test_an_absurd_step_ends_the_run_and_leaves_the_last_finite_state(name, case
 ACCURACY = {"saba": 1e-6, "srba": 1e-6, "bsa": 0.1, "ttsa": 0.1, "stocbio": 0.1, "sustain": 0.1, "mrbo": 0.1}
 
 
-@pytest.mark.parametrize(("name", "case"), of_one_process(pair for pair in PAIRS if "quadratic" in pair[1]))
+@pytest.mark.parametrize(("name", "case"), of_one_process([pair for pair in PAIRS if "quadratic" in pair[1]]))
 def test_the_closed_form_solution_is_reached(name, case):
     """‖x − x*‖ and ‖y − y*‖ fall to 5 % of the start; to 10 % with a Neumann series of 15 terms, which is biased by
     (1 − ϑλ)^15 = 3.5 %; to 1e-6 where the noise vanishes with the distance (a finite sum). Constant steps."""

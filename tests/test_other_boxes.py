@@ -274,7 +274,7 @@ def test_a_neumann_step_of_any_type_leaves_float32_as_it_is(x64):
 
 
 def test_a_table_that_does_not_fit_is_refused_with_what_would(monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(memory, "available_bytes", lambda: 300)
     with pytest.raises(MemoryError, match=r"saba's table of 6 blocks does not fit: give a larger batch_size"):
         bx.solve(Model(3).problem(), bx.saba(batch_size=3), steps=1)
 
