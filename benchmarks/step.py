@@ -219,10 +219,12 @@ def by_cholesky():
         by_rows.solve_near = kept
 
 
-def contenders(case, problem):
-    """Problem and algorithm of every row of the table."""
+def contenders(case, problem, short):
+    """Problem and algorithm of every row of the table; in short mode only those of the paper."""
     name, m = case.split("-")
     chosen = {label: (problem, algorithm) for label, algorithm in algorithms(int(m)).items()}
+    if short:
+        return {label: given for label, given in chosen.items() if "svrb." in label}
     label, (_, algorithm) = next(iter(chosen.items()))
     chosen[f"{label}.sparse_rows"] = harness.paper_problem(name, int(m), rows="sparse"), algorithm
     if m == "1":
@@ -230,11 +232,11 @@ def contenders(case, problem):
     return chosen
 
 
-def measure(case, rounds, call_seconds, transcribed, speeds):
+def measure(case, rounds, call_seconds, transcribed, speeds, short):
     """The figures of one problem: rows of the table, and values by name."""
     num_tasks = int(case.split("-")[1])
     problem, timed = harness.paper_problem(case.split("-")[0], num_tasks), {}
-    for label, given in contenders(case, problem).items():
+    for label, given in contenders(case, problem, short).items():
         steps = 20
         if call_seconds:
             pace = harness.Timed(*given, 2).call()  # a first guess, compiled on its own
@@ -315,7 +317,8 @@ def main(arguments=None):
     figures["product_gigaflops"] = 1e-9 / speeds[1]
     table = []
     for case in cases:
-        rows, more = measure(case, rounds, call_seconds, 0 if chosen.without_transcription else transcribed, speeds)
+        transcribed = 0 if chosen.without_transcription else transcribed
+        rows, more = measure(case, rounds, call_seconds, transcribed, speeds, chosen.short)
         table += rows
         figures |= more
         if not case.endswith("-1"):

@@ -146,8 +146,7 @@ def test_re_rsvrb_equals_algorithm_3(restart_from):
     assert_same_path((xs, ys, state), boxes.algorithm_3(model, first_theta(model), draws, first, lengths))
 
 
-@pytest.mark.parametrize("kind", ["constant", "decreasing"])
-@pytest.mark.parametrize("bounds", [{}, {"C_fx": 0.2, "C_fy": 0.6}], ids=["free", "projected"])
+@pytest.mark.parametrize(("kind", "bounds"), [("constant", {"C_fx": 0.2, "C_fy": 0.6}), ("decreasing", {})])
 @pytest.mark.parametrize(("m", "size", "skewed"), [(1, 1, False), (4, 3, False), (4, 3, True), (25, 5, False)])
 def test_rsvrb_with_tracked_curvature_equals_its_transcription(m, size, skewed, bounds, kind):
     model = Model(m, **bounds)
@@ -179,8 +178,7 @@ def block_schedules(kind, m, size):
     return library, [(*rates, alpha, 0.15, 0.2) for rates, alpha in steps]
 
 
-@pytest.mark.parametrize("kind", ["constant", "decreasing"])
-@pytest.mark.parametrize("bounds", [{}, {"C_fy": 0.3}], ids=["free", "projected"])
+@pytest.mark.parametrize(("kind", "bounds"), [("constant", {}), ("decreasing", {"C_fy": 0.3})])
 @pytest.mark.parametrize(("m", "size"), [(1, 1), (4, 1), (4, 3), (25, 5)])
 @pytest.mark.parametrize("version", [1, 2])
 def test_bsvrb_equals_its_box(version, m, size, bounds, kind):
