@@ -18,6 +18,13 @@ NEWTON_STEPS = 30
 DENSE_UP_TO = 512  # variables for which H is formed and factorised rather than multiplied with
 
 
+class Solver(NamedTuple):
+    """How exact values are had at one x: `solve(i)` is y_i*(x), `invert(y, i, v)` is [∇²yy g_i(x, y)]⁻¹ v."""
+
+    solve: Callable[[Any], Y]
+    invert: Callable[[Y, Any, Y], Y]
+
+
 class Progress(NamedTuple):
     """Where L-BFGS is: the point, its own state, the smallest gradient so far and the steps since."""
 
@@ -113,3 +120,12 @@ def solve(problem: Problem, x: X, start: Y, i: Any, indices: Indices = None) -> 
     y, gradients = minimise(lambda y: oracle.lower_loss(problem, x, y, i, indices), start, close_enough)
     y, more = refine(problem, x, y, i, indices)
     return y, gradients + more
+
+
+def solver(problem: Problem, x: X, starts: Float[Array, "m dy"]) -> Solver:
+    """Exact values for any loss, from all samples."""
+    product = lambda y, i: oracle.lower_derivatives(problem, x, y, i)[1]
+    return Solver(
+        solve=lambda i: solve(problem, x, starts[i], i)[0],
+        invert=lambda y, i, v: solve_hessian(lambda h: product(y, i)(h)[1], v),
+    )

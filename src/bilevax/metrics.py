@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from bilevax import lower, memory, oracle
+from bilevax import linear_lower, lower, memory, oracle
 from bilevax.algorithms.base import Variables
+from bilevax.lower import Solver
 from bilevax.oracle import X, Y
 from bilevax.problem import Problem
 
@@ -20,22 +21,23 @@ class Exact(NamedTuple):
     y: Float[Array, "m dy"]
 
 
-def _solved(problem: Problem, x: X, start: Y, i: Any) -> Exact:
+def _solved(problem: Problem, solver: Solver, x: X, i: Any) -> Exact:
     """f_i, its hypergradient ∇x f − ∇²xy g [∇²yy g]⁻¹ ∇y f, and y_i*, for one task (Proposition 1)."""
-    y, _ = lower.solve(problem, x, start, i)
+    y = solver.solve(i)
     value = oracle.upper_loss(problem, x, y, i)
     f_x, f_y = oracle.upper_gradients(problem, x, y, i)
     _, second = oracle.lower_derivatives(problem, x, y, i)
-    h = lower.solve_hessian(lambda v: second(v)[1], f_y)
-    return Exact(value, f_x - second(h)[0], y)
+    return Exact(value, f_x - second(solver.invert(y, i, f_y))[0], y)
 
 
 @jax.jit
 def exact(problem: Problem, x: X, start: Float[Array, "m dy"] | None = None) -> Exact:
     """F(x), ∇F(x) and y*(x); `start` is where the lower solver begins, a good guess saves time."""
+    starts = jax.vmap(problem.y0_of)(jnp.arange(problem.num_tasks)) if start is None else start
+    solver = (linear_lower if linear_lower.serves(problem) else lower).solver(problem, x, starts)
 
     def one(i: Array) -> tuple[tuple[Array, X], Y]:
-        value, gradient, y = _solved(problem, x, problem.y0_of(i) if start is None else start[i], i)
+        value, gradient, y = _solved(problem, solver, x, i)
         return (value, gradient), y
 
     (objective, gradient), y = memory.mean_and_all(one, problem.num_tasks, problem.work)

@@ -1,0 +1,87 @@
+"""Exact values of linear models, all tasks at once, are those of the solver for any loss."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bilevax as bx
+from bilevax import linear_lower, lower, oracle
+
+
+def weighted(loss="logistic", tasks=5, ridge=1e-3, n=60, p=7, spread=1.0, **more):
+    rng = np.random.default_rng(0)
+    A, B = spread * rng.normal(size=(n, p)), rng.normal(size=(20, p))
+    w = rng.normal(size=p)
+    return bx.problems.reweighting(
+        train_features=A, train_labels=np.sign(A @ w + rng.normal(size=n)), trusted_features=B,
+        trusted_labels=np.sign(B @ w), loss=loss, ridge=ridge,
+        temperatures=rng.uniform(0.5, 11, tasks), **more,
+    )  # fmt: skip
+
+
+def starts(problem, far):
+    rng = np.random.default_rng(1)
+    return jnp.asarray(far * rng.normal(size=(problem.num_tasks, problem.dim_y)))
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
+@pytest.mark.parametrize("far", [0.0, 30.0])
+def test_lower_problems_are_solved_to_rounding_from_near_and_far(loss, far):
+    problem = weighted(loss)
+    x = jnp.asarray(np.random.default_rng(2).normal(size=problem.dim_x))
+    solver = linear_lower.solver(problem, x, starts(problem, far))
+    for i in range(problem.num_tasks):
+        y = solver.solve(i)
+        assert jnp.linalg.norm(oracle.lower_gradient(problem, x, y, i)) < 1e-13
+
+
+@pytest.mark.parametrize("tasks", [1, 5])
+def test_objective_gradient_and_solutions_equal_those_of_the_general_solver(tasks, monkeypatch):
+    problem = weighted(tasks=tasks)
+    x = jnp.asarray(np.random.default_rng(2).normal(size=problem.dim_x))
+    from bilevax import metrics
+
+    assert linear_lower.serves(problem)
+    quick = metrics.exact(problem, x)
+    monkeypatch.setattr(linear_lower, "serves", lambda problem: False)
+    general = jax.jit(metrics.exact.__wrapped__)(problem, x)
+    for one, other in zip(quick, general, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_a_solve_with_the_hessian_is_exact():
+    problem = weighted()
+    x, y = problem.x0, starts(problem, 0.3)
+    solver, v = linear_lower.solver(problem, x, 2 * y), jnp.arange(1.0, problem.dim_y + 1)
+    for i in range(problem.num_tasks):
+        h = solver.invert(y[i], i, v)
+        _, product = oracle.lower_derivatives(problem, x, y[i], i)
+        np.testing.assert_allclose(product(h)[1], v, rtol=1e-9)
+
+
+def test_sparse_rows_and_other_losses_are_left_to_the_general_solver():
+    assert not linear_lower.serves(weighted(rows="sparse"))
+    assert not linear_lower.serves(bx.problems.quadratic(num_tasks=2).problem)
+    assert not linear_lower.serves(weighted(p=lower.DENSE_UP_TO + 1))
+
+
+def test_saturated_starts_in_float32_end_at_the_solution_of_float64():
+    with jax.enable_x64(False):
+        single = weighted(spread=3.0)
+        rough = jax.jit(lambda problem, x, y: linear_lower.solver(problem, x, y).solve(0))
+        found = rough(single, single.x0, starts(single, 20.0).astype(np.float32))
+        assert found.dtype == np.float32
+    double = weighted(spread=3.0)
+    truth = linear_lower.solver(double, double.x0, starts(double, 0.0)).solve(0)
+    np.testing.assert_allclose(found, truth, atol=1e-4 * np.linalg.norm(truth))
+
+
+def test_tasks_share_one_factorisation():
+    """With P_i = H_i conjugate gradients need one product: the metric of one task is its Hessian where it begins."""
+    problem = weighted(tasks=1)
+    x, y = problem.x0, starts(problem, 0.5)
+    metric = linear_lower.metric_at(problem, x, y)
+    v = jnp.arange(1.0, problem.dim_y + 1)
+    _, product = oracle.lower_derivatives(problem, x, y[0], 0)
+    np.testing.assert_allclose(product(linear_lower._precondition(problem, metric, 0, v))[1], v, rtol=1e-9)
