@@ -3,7 +3,6 @@
 import argparse
 import gc
 import json
-import lzma
 import os
 import statistics
 import time
@@ -17,28 +16,26 @@ from rich.console import Console
 from rich.table import Table
 
 import bilevax as bx
+from bilevax import datasets
 
 SHAPES = {"a1a": (1605, 123, 14), "a8a": (22696, 123, 14), "w1a": (2477, 300, 12), "w8a": (49749, 300, 12)}
 RIDGE = 1e-2
 
 
-def data_folder():
-    """Where the paper's data lie: BILEVAX_DATA, or a folder beside the checkout."""
+def data_are_here(name):
+    """Whether the data set and its test part are on this machine: where BILEVAX_DATA says, or beside the checkout."""
     beside = Path(__file__).parents[2] / "shared" / "data"
-    return Path(os.environ.get("BILEVAX_DATA", beside))
+    if beside.is_dir():
+        os.environ.setdefault("BILEVAX_DATA", str(beside))
+    return datasets.is_here(name) and datasets.is_here(f"{name}.t")
 
 
 def load(name):
     """Features (sparse), labels, and the same of the test part; made-up rows of that shape where there is no file."""
-    from sklearn.datasets import load_svmlight_file
-
+    if data_are_here(name):
+        read = [datasets.load(part) for part in (name, f"{name}.t")]
+        return [part for data in read for part in (data.features, data.labels)]
     n, p, filled = SHAPES[name]
-    if (data_folder() / f"{name}.xz").exists():
-        parts = []
-        for file in (f"{name}.xz", f"{name}.t.xz"):
-            with lzma.open(data_folder() / file) as lines:
-                parts += load_svmlight_file(lines, n_features=p)
-        return parts
     rng = np.random.default_rng(0)
     parts = []
     for size in (n, 1000):
@@ -50,7 +47,7 @@ def load(name):
 
 def where_from():
     """A line for titles: real data or made-up rows."""
-    return "the paper's data" if (data_folder() / "a1a.xz").exists() else "made-up rows of the same shape"
+    return "the paper's data" if data_are_here("a1a") else "made-up rows of the same shape"
 
 
 def paper_problem(name, num_tasks, rows="dense"):

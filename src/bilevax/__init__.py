@@ -1,6 +1,6 @@
 """Stochastic bilevel optimization with one or very many lower-level problems, on JAX."""
 
-from bilevax import curvature, problems
+from bilevax import curvature, datasets, problems
 from bilevax.algorithms.base import FACTS, Algorithm, Cost, Facts, Info, Variables, algorithms
 from bilevax.algorithms.bsa import bsa as bsa
 from bilevax.algorithms.bsvrb import bsvrb_v1 as bsvrb_v1
@@ -42,6 +42,7 @@ __all__ = [
     "algorithms",
     "check",
     "curvature",
+    "datasets",
     "exact_gradient",
     "exact_metrics",
     "exact_objective",

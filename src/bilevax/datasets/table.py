@@ -1,0 +1,95 @@
+"""Comma separated tables of numbers, with a header."""
+
+import csv
+import io
+import os
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from bilevax.datasets.archive import read_unpacked, without_suffix
+from bilevax.datasets.dataset import Dataset
+from bilevax.datasets.numbers import Labels, finite
+
+
+def read_csv(path: str | os.PathLike, label: str | None = None) -> Dataset:
+    """Read a comma separated table in UTF-8, plain or packed with xz, bzip2 or gzip; its first line names the columns.
+
+    - `label`: the column that holds the labels; by default the last one. They are of exactly two classes;
+      the larger one becomes +1.0, the other -1.0.
+    - All other columns are features. Every cell is a finite number; blank lines are passed over.
+
+    Whatever is wrong in the file raises ValueError with the line and the column.
+    """
+    path = Path(path)
+    lines = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
+    labels, values = Labels(), array("d")
+    try:
+        header = _header(next(lines, []))
+        place = _label_place(header, label)
+        for cells in filter(None, lines):
+            _add_row(header, cells, place, labels, values)
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"{path}, line {max(lines.line_num, 1)}: {error}.") from None
+    signs = labels.signs(path)
+    features = sp.csr_array(np.asarray(values).reshape(len(signs), -1))
+    return Dataset(without_suffix(path).removesuffix(".csv"), features, signs)
+
+
+def _text(path: Path) -> str:
+    content = read_unpacked(path)
+    try:
+        return content.decode("utf-8-sig")  # spreadsheets write a byte order mark
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ValueError(f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8 text.") from error
+
+
+def _header(cells: list[str]) -> list[str]:
+    """The names of the columns; refuse what cannot be a header."""
+    names = [cell.strip() for cell in cells]
+    if not names:
+        raise ValueError("a header with the names of the columns is missing")
+    if len(names) == 1:
+        raise ValueError(f"the only column is {names[0]!r}, but a label and features are needed; are there commas?")
+    if "" in names:
+        raise ValueError(f"column {names.index('') + 1} has no name; if it numbers the rows, leave it out")
+    if all(map(_is_number, names)):
+        raise ValueError(f"the first line must name the columns; got the numbers {_listed(names)}")
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"more than one column is named {_listed(twice)}")
+    return names
+
+
+def _label_place(header: list[str], label: str | None) -> int:
+    if label is None:
+        return len(header) - 1
+    if label not in header:
+        raise ValueError(f"label must be the name of a column; got {label!r}, the columns are {_listed(header)}")
+    return header.index(label)
+
+
+def _add_row(header: list[str], cells: list[str], place: int, labels: Labels, values: array) -> None:
+    if len(cells) != len(header):
+        raise ValueError(f"{len(cells)} cells, but the header names {len(header)} columns")
+    for k, (name, cell) in enumerate(zip(header, cells, strict=True)):
+        try:
+            labels.add(cell) if k == place else values.append(finite("value", cell))
+        except ValueError as error:
+            raise ValueError(f"column {name!r}: {error}") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
