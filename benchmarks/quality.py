@@ -8,17 +8,15 @@ at the end. F* is the smallest F that any of them, or L-BFGS on the exact F and 
 reached when F − F* ≤ 0.1·(F(x_0) − F*). Times are those of this machine, shared with others.
 """
 
-import contextlib
-import time
-
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 
 import bilevax as bx
 from benchmarks import harness
 from bilevax import metrics
 from bilevax.curvature import dense, linear_model, tracked
+from bilevax.experiments.reference import descend
+from bilevax.experiments.work import solve_for
 
 CASES = ("a1a-1", "a8a-1", "w1a-1", "a1a-50")  # D-m: data set D with m lower problems
 GAPS = (0.5, 0.2, 0.1, 0.05, 0.02)
@@ -67,27 +65,6 @@ def all_tasks():
     return {name: make(name) for name in own}
 
 
-def objective(problem, variables):
-    """The metric of these runs: F(x), every lower problem solved."""
-    return {"objective": metrics.objective(problem, variables.x, variables.y)}
-
-
-def reference(problem, seconds):
-    """The smallest F that L-BFGS (scipy) finds with exact gradients in a given time."""
-    begun, best = time.perf_counter(), [np.inf]
-
-    def value_and_gradient(x):
-        if time.perf_counter() - begun > seconds:
-            raise StopIteration
-        at = metrics.exact(problem, jnp.asarray(x, problem.dtype))
-        best[0] = min(best[0], float(at.objective))
-        return float(at.objective), np.asarray(at.gradient, float)
-
-    with contextlib.suppress(StopIteration):
-        scipy.optimize.minimize(value_and_gradient, np.asarray(problem.x0, float), jac=True, method="L-BFGS-B")
-    return best[0]
-
-
 def run(problem, make, grid, seconds, records):
     """The run of the best step of x in the grid, with F recorded so many times; and that step."""
 
@@ -99,11 +76,7 @@ def run(problem, make, grid, seconds, records):
         return value if np.isfinite(value) else np.inf
 
     step = min(grid, key=last_objective) if len(grid) > 1 else grid[0]
-    algorithm = algorithms[step]
-    trial = bx.solve(problem, algorithm, steps=20, metrics=None, progress=False)
-    pace = (trial.trace["seconds"][-1] - trial.trace["seconds"][0]) / 20
-    every = max(1, int(seconds / pace / records))
-    return bx.solve(problem, algorithm, seconds=seconds, record_every=every, metrics=objective, progress=False), step
+    return solve_for(problem, algorithms[step], seconds, records, seed=0), step
 
 
 def first_within(trace, gap, best, column):
@@ -130,8 +103,8 @@ def measure(case, seconds, records, grid, only):
         own_scale = problem.dim_x if label in together else scale
         runs[label] = run(problem, make, [own_scale * g for g in grid], seconds, records)
         print(f"{case} {label}: {runs[label][0]}", flush=True)
-    best = min([reference(problem, 4 * seconds), *(min(r.trace["objective"]) for r, _ in runs.values())])
-    return runs, best
+    traces = [descend(problem, 4 * seconds), *(result.trace for result, _ in runs.values())]
+    return runs, min(min(trace["objective"]) for trace in traces)
 
 
 def draw_picture(outcomes, path):

@@ -17,9 +17,8 @@ pytest.importorskip("plotly")
 pytest.importorskip("selenium")
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER), reason="needs a browser: apt-get install --no-install-recommends chromium chromium-driver"
-)
+HOW = "needs a browser: apt-get install --no-install-recommends chromium chromium-driver"
+pytestmark = [pytest.mark.skipif(not (BROWSER and DRIVER), reason=HOW), pytest.mark.xdist_group("browser")]
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",

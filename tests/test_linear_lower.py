@@ -25,15 +25,24 @@ def starts(problem, far):
     return jnp.asarray(far * rng.normal(size=(problem.num_tasks, problem.dim_y)))
 
 
+@jax.jit
+def solutions(problem, x, begin):
+    return jax.vmap(linear_lower.solver(problem, x, begin).solve)(jnp.arange(problem.num_tasks))
+
+
+@jax.jit
+def left_over(problem, x, y):
+    """‖∇y g_i‖ for every task."""
+    gradient = lambda y, i: oracle.lower_gradient(problem, x, y, i)
+    return jnp.linalg.norm(jax.vmap(gradient)(y, jnp.arange(problem.num_tasks)), axis=1)
+
+
 @pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge"])
 @pytest.mark.parametrize("far", [0.0, 30.0])
 def test_lower_problems_are_solved_to_rounding_from_near_and_far(loss, far):
     problem = weighted(loss)
     x = jnp.asarray(np.random.default_rng(2).normal(size=problem.dim_x))
-    solver = linear_lower.solver(problem, x, starts(problem, far))
-    for i in range(problem.num_tasks):
-        y = solver.solve(i)
-        assert jnp.linalg.norm(oracle.lower_gradient(problem, x, y, i)) < 1e-13
+    assert jnp.max(left_over(problem, x, solutions(problem, x, starts(problem, far)))) < 1e-13
 
 
 @pytest.mark.parametrize("tasks", [1, 5])
@@ -53,11 +62,15 @@ def test_objective_gradient_and_solutions_equal_those_of_the_general_solver(task
 def test_a_solve_with_the_hessian_is_exact():
     problem = weighted()
     x, y = problem.x0, starts(problem, 0.3)
-    solver, v = linear_lower.solver(problem, x, 2 * y), jnp.arange(1.0, problem.dim_y + 1)
+    v = jnp.arange(1.0, problem.dim_y + 1)
+
+    @jax.jit
+    def there_and_back(problem, i):
+        h = linear_lower.solver(problem, x, 2 * y).invert(y[i], i, v)
+        return oracle.lower_derivatives(problem, x, y[i], i)[1](h)[1]
+
     for i in range(problem.num_tasks):
-        h = solver.invert(y[i], i, v)
-        _, product = oracle.lower_derivatives(problem, x, y[i], i)
-        np.testing.assert_allclose(product(h)[1], v, rtol=1e-9)
+        np.testing.assert_allclose(there_and_back(problem, jnp.int32(i)), v, rtol=1e-9)
 
 
 def test_sparse_rows_and_other_losses_are_left_to_the_general_solver():
@@ -69,11 +82,10 @@ def test_sparse_rows_and_other_losses_are_left_to_the_general_solver():
 def test_saturated_starts_in_float32_end_at_the_solution_of_float64():
     with jax.enable_x64(False):
         single = weighted(spread=3.0)
-        rough = jax.jit(lambda problem, x, y: linear_lower.solver(problem, x, y).solve(0))
-        found = rough(single, single.x0, starts(single, 20.0).astype(np.float32))
+        found = solutions(single, single.x0, starts(single, 20.0).astype(np.float32))
         assert found.dtype == np.float32
     double = weighted(spread=3.0)
-    truth = linear_lower.solver(double, double.x0, starts(double, 0.0)).solve(0)
+    truth = solutions(double, double.x0, starts(double, 0.0))
     np.testing.assert_allclose(found, truth, atol=1e-4 * np.linalg.norm(truth))
 
 
@@ -85,3 +97,19 @@ def test_tasks_share_one_factorisation():
     v = jnp.arange(1.0, problem.dim_y + 1)
     _, product = oracle.lower_derivatives(problem, x, y[0], 0)
     np.testing.assert_allclose(product(linear_lower._precondition(problem, metric, 0, v))[1], v, rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 20, 100])
+def test_a_problem_on_samples_of_its_own_is_solved_to_rounding(size):
+    problem = weighted()
+    x, indices = problem.x0, jnp.asarray(np.random.default_rng(3).integers(0, problem.dim_x, size))
+    y, gradients = jax.jit(linear_lower.solve)(problem, x, starts(problem, 5.0)[0], 0, indices)
+    assert jnp.linalg.norm(oracle.lower_gradient(problem, x, y, 0, indices)) < 1e-13
+    assert 2 <= gradients < 100
+
+
+def test_the_theorems_start_of_a_linear_model_solves_every_lower_problem():
+    problem = weighted()
+    algorithm = bx.rsvrb(tasks_per_step=2)
+    y = algorithm.variables(problem, jax.jit(algorithm.init)(problem, jax.random.key(0))).y
+    assert jnp.max(left_over(problem, problem.x0, y)) < 1e-13

@@ -1,10 +1,14 @@
-"""The command line: `bilevax demo`, `bilevax algorithms`."""
+"""The command line: `bilevax demo`, `algorithms`, `reproduce`, `compare` and `report`."""
 
+import contextlib
 import importlib
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-EXTRAS = {"click": "cli", "sklearn": "sklearn", "matplotlib": "plots"}
+EXTRAS = {"click": "cli", "sklearn": "sklearn", "matplotlib": "plots", "plotly": "plots", "pooch": "data"}
+STOPPED = 130  # the exit code of a command that was interrupted
 
 
 def _require(command: str, *modules: str) -> None:
@@ -16,7 +20,8 @@ def _require(command: str, *modules: str) -> None:
         except ImportError:
             missing.append(EXTRAS[module])
     if missing:
-        raise SystemExit(f"{command} needs extras that are not installed: pip install 'bilevax[{','.join(missing)}]'")
+        extras = ",".join(dict.fromkeys(missing))
+        raise SystemExit(f"{command} needs extras that are not installed: pip install 'bilevax[{extras}]'")
 
 
 def main() -> None:
@@ -35,10 +40,18 @@ def _commands() -> Any:
     def bilevax() -> None:
         """Stochastic bilevel optimization with one or very many lower-level problems."""
 
+    _add_first_looks(bilevax)
+    _add_experiments(bilevax)
+    return bilevax
+
+
+def _add_first_looks(bilevax: Any) -> None:
+    import click
+
+    folder = click.Path(file_okay=False, path_type=Path)
+
     @bilevax.command()
-    @click.option(
-        "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-out"), show_default=True
-    )
+    @click.option("--out", type=folder, default=Path("demo-out"), show_default=True)
     @click.option("--steps", type=click.IntRange(min=1), default=1500, show_default=True)
     @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
     def demo(out: Path, steps: int, seed: int) -> None:
@@ -51,7 +64,100 @@ def _commands() -> Any:
         """List all algorithms, and what is known of each."""
         _algorithms()
 
-    return bilevax
+
+def _add_experiments(bilevax: Any) -> None:
+    import click
+
+    folder, positive = click.Path(file_okay=False, path_type=Path), click.FloatRange(min=0, min_open=True)
+
+    @bilevax.command()
+    @click.argument("what", type=click.Choice(["figure1", "figure2", "table1"]))
+    @click.option("--quick", is_flag=True, help="The same picture, coarser, within five minutes.")
+    @click.option("--seconds", type=positive, help="Seconds of steps for each run of a figure.")
+    @click.option("--tune", is_flag=True, help="Find the settings anew, and write them to DIR/tuned.json.")
+    @click.option("--out", type=folder, required=True, help="Where runs are stored and the report is written.")
+    def reproduce(what: str, quick: bool, seconds: float | None, tune: bool, out: Path) -> None:
+        """Run one of the paper's experiments, and report on it.
+
+        Every run is stored as soon as it ends; the same command again makes only those that are missing. A run with
+        other settings takes the place of the one that was there.
+        """
+        _require("bilevax reproduce", "matplotlib", "plotly", "pooch")
+        if what == "table1" and (seconds is not None or tune):
+            raise click.UsageError("--seconds and --tune are for figures; table1 has a grid and budgets of its own.")
+        with _plain_errors():
+            _reproduce(what, quick, seconds, tune, out)
+
+    @bilevax.command()
+    @click.option("--data", required=True, help="a1a, a8a, w1a, w8a, or a LIBSVM or CSV file.")
+    @click.option("--validation", help="A file with validation data.  [default: the test part, or every fifth row]")
+    @click.option("--label", help="The column of labels in a CSV file.  [default: the last]")
+    @click.option("--tasks", type=click.IntRange(min=1), default=1, show_default=True, help="Lower problems.")
+    @click.option("--algorithms", required=True, help="Their names, separated by commas; see `bilevax algorithms`.")
+    @click.option("--seconds", type=positive, default=5.0, show_default=True, help="Seconds of steps for each run.")
+    @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
+    @click.option("--out", type=folder, required=True, help="Where runs are stored and the report is written.")
+    def compare(out: Path, algorithms: str, **given: Any) -> None:
+        """Compare algorithms on a data set of your own: tune all with the same effort, run, report."""
+        _require("bilevax compare", "matplotlib", "plotly", "pooch")
+        with _plain_errors():
+            _compare(out, tuple(name.strip() for name in algorithms.split(",")), **given)
+
+    @bilevax.command()
+    @click.argument("directory", type=folder)
+    def report(directory: Path) -> None:
+        """Make one HTML page, PNG and SVG figures from the runs that are stored in DIRECTORY."""
+        _require("bilevax report", "matplotlib", "plotly")
+        with _plain_errors():
+            _report(directory)
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """What a user can mend is one line, not a traceback; Ctrl-C says how to go on."""
+    from bilevax.experiments import Interrupted
+
+    try:
+        yield
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+        raise SystemExit(f"Error: {error}") from error
+    except (Interrupted, KeyboardInterrupt):
+        print("\nStopped. What has ended is stored; the same command goes on from there.")
+        raise SystemExit(STOPPED) from None
+
+
+def _say(line: str) -> None:
+    """Progress, one line for each thing that has ended."""
+    print(line, flush=True)
+
+
+def _reproduce(what: str, quick: bool, seconds: float | None, tune: bool, out: Path) -> None:
+    from bilevax import experiments
+
+    if what == "table1":
+        experiments.conduct_table1(out, quick, _say)
+    else:
+        experiment = experiments.FIGURES[what]
+        experiment = experiment.quick() if quick else experiment
+        experiment = experiment if seconds is None else replace(experiment, seconds=seconds)
+        known = experiments.tune_all(experiment, out, _say) if tune else experiments.shipped()
+        experiments.conduct(experiment, known, out, _say)
+    _report(out)
+
+
+def _compare(out: Path, algorithms: tuple[str, ...], seconds: float, seeds: int, **case: Any) -> None:
+    from bilevax import experiments
+
+    experiment = experiments.Experiment("compare", (experiments.Case(**case),), algorithms, seconds, seeds)
+    experiments.conduct(experiment, experiments.tune_all(experiment, out, _say), out, _say)
+    _report(out)
+
+
+def _report(out: Path) -> None:
+    from bilevax.report import write_report
+
+    for path in write_report(out):
+        _say(f"written: {path}")
 
 
 def _algorithms() -> None:

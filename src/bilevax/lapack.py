@@ -32,6 +32,24 @@ def solve(matrix: Float[Array, "n n"], right: Float[Array, " n"]) -> Float[Array
     return jax.scipy.linalg.solve(matrix, right, assume_a="pos")
 
 
+class Factor(NamedTuple):
+    """The lower Cholesky factor of a symmetric positive definite matrix."""
+
+    lower: Float[Array, "n n"]
+
+
+@sequential_vmap
+def factor(matrix: Float[Array, "n n"]) -> Factor:
+    """The matrix, ready for several solves."""
+    return Factor(jax.scipy.linalg.cholesky(matrix, lower=True))
+
+
+@sequential_vmap
+def solve_with(factor: Factor, right: Float[Array, " n"]) -> Float[Array, " n"]:
+    """matrix⁻¹ right, from its factor."""
+    return jax.scipy.linalg.cho_solve((factor.lower, True), right)
+
+
 @sequential_vmap
 def positive(matrix: Float[Array, "n n"]) -> Bool[Array, ""]:
     """Whether a symmetric matrix is positive definite: whether it has a Cholesky factor."""

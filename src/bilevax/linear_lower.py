@@ -11,6 +11,7 @@ is close to H_i, and conjugate gradients that are preconditioned with it need a 
 `bilevax.lower` is the same for any loss, at the price of a Hessian for each task and step.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,8 @@ from jaxtyping import Array, Bool, Float, Int
 from bilevax import lapack, memory, oracle
 from bilevax.curvature.linear_model import factors_at, features, low_rank, taken
 from bilevax.curvature.linear_model import serves as is_linear_model
+from bilevax.curvature.linear_model import solve as solve_hessian
+from bilevax.draw import Indices
 from bilevax.lower import DENSE_UP_TO, Solver
 from bilevax.oracle import X, Y
 from bilevax.problem import Problem
@@ -78,47 +81,78 @@ def _invert(problem: Problem, metric: Metric, x: X, y: Y, i: Any, v: Y, toleranc
 
 
 class Reached(NamedTuple):
-    """Where Newton's method is, the length of the gradient there in P_i⁻¹, and whether it is still falling."""
+    """Where Newton's method is, the length of the gradient there, whether it is still falling, and what it took."""
 
     y: Y
     gradient: Y
     length: Float[Array, ""]
     falling: Bool[Array, ""]
     steps: Int[Array, ""]
+    gradients: Int[Array, ""]
 
 
-def _newton(problem: Problem, metric: Metric, x: X, start: Y, i: Any) -> Y:
-    """Newton steps, halved until ‖∇y g‖ falls, for as long as it does: down to rounding."""
+def newton(start: Y, at: Callable[[Y], tuple[Y, Array]], direction: Callable[[Y, Y], Y]) -> tuple[Y, Int[Array, ""]]:
+    """Newton steps, halved until ‖∇y g‖ falls, for as long as it does: down to rounding; and the gradients it took.
+
+    `at(y)` is the gradient and its length, `direction(y, gradient)` what to subtract.
+    """
     eps = float(jnp.finfo(start.dtype).eps)
+
+    def one_step(before: Reached) -> Reached:
+        step = direction(before.y, before.gradient)
+
+        def trial(halvings: Array) -> tuple[Y, Y, Array, Array]:
+            y = before.y - 0.5 ** halvings.astype(step.dtype) * step
+            return y, *at(y), halvings
+
+        near = jnp.linalg.norm(step) <= eps**0.5 * (1 + jnp.linalg.norm(before.y))  # what is left is rounding
+        rises = lambda tried: ~(tried[2] < before.length) & (tried[3] < HALVINGS) & ~near
+        tried = jax.lax.while_loop(rises, lambda tried: trial(tried[3] + 1), trial(jnp.int32(0)))
+        y, gradient, length, halvings = tried
+        fell = length < before.length
+        where = lambda new, old: jnp.where(fell, new, old)
+        return Reached(
+            y=where(y, before.y),
+            gradient=where(gradient, before.gradient),
+            length=where(length, before.length),
+            falling=fell & (~near | (length < 0.5 * before.length)),
+            steps=before.steps + 1,
+            gradients=before.gradients + 1 + halvings,
+        )
+
+    first = Reached(start, *at(start), jnp.asarray(True), jnp.int32(0), jnp.int32(1))
+    end = jax.lax.while_loop(lambda now: now.falling & (now.steps < NEWTON_STEPS), one_step, first)
+    return end.y, end.gradients
+
+
+def _solve(problem: Problem, metric: Metric, x: X, start: Y, i: Any) -> Y:
+    """y_i*(x) on all samples; gradients are as long as P_i⁻¹ says."""
 
     def at(y: Y) -> tuple[Y, Array]:
         gradient = oracle.lower_gradient(problem, x, y, i)
         return gradient, jnp.sqrt(gradient @ _precondition(problem, metric, i, gradient))
 
-    def one_step(before: Reached) -> Reached:
-        direction = _invert(problem, metric, x, before.y, i, before.gradient, INEXACT)
+    return newton(start, at, lambda y, gradient: _invert(problem, metric, x, y, i, gradient, INEXACT))[0]
 
-        def trial(halvings: Array) -> tuple[Y, Y, Array, Array]:
-            y = before.y - 0.5 ** halvings.astype(direction.dtype) * direction
-            return y, *at(y), halvings
 
-        near = jnp.linalg.norm(direction) <= eps**0.5 * (1 + jnp.linalg.norm(before.y))  # what is left is rounding
-        rises = lambda tried: ~(tried[2] < before.length) & (tried[3] < HALVINGS) & ~near
-        y, gradient, length, _ = jax.lax.while_loop(rises, lambda tried: trial(tried[3] + 1), trial(jnp.int32(0)))
-        fell = length < before.length
-        falling = fell & (~near | (length < 0.5 * before.length))
-        new = Reached(y, gradient, length, falling, before.steps + 1)
-        kept = jax.tree.map(lambda new, old: jnp.where(fell, new, old), new, before)
-        return kept._replace(falling=falling, steps=before.steps + 1)
+def solve(problem: Problem, x: X, start: Y, i: Any, indices: Indices) -> tuple[Y, Int[Array, ""]]:
+    """y_i*(x) on samples of the task's own, H_i factorised in every step; and the number of gradients it took."""
+    rows = taken(problem, indices)
 
-    first = Reached(start, *at(start), jnp.asarray(True), jnp.int32(0))
-    return jax.lax.while_loop(lambda now: now.falling & (now.steps < NEWTON_STEPS), one_step, first).y
+    def at(y: Y) -> tuple[Y, Array]:
+        gradient = oracle.lower_gradient(problem, x, y, i, indices)
+        return gradient, jnp.linalg.norm(gradient)
+
+    def direction(y: Y, gradient: Y) -> Y:
+        return solve_hessian(problem, low_rank(rows, factors_at(problem, i, indices, x, y).c), gradient)
+
+    return newton(start, at, direction)
 
 
 def solver(problem: Problem, x: X, starts: Float[Array, "m dy"]) -> Solver:
     """y_i*(x) and H_i⁻¹v for every task, from what all tasks share at x."""
     metric, exact = metric_at(problem, x, starts), 10 * float(jnp.finfo(problem.dtype).eps)
     return Solver(
-        solve=lambda i: _newton(problem, metric, x, starts[i], i),
+        solve=lambda i: _solve(problem, metric, x, starts[i], i),
         invert=lambda y, i, v: _invert(problem, metric, x, y, i, v, exact),
     )

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from bilevax import arguments, draw, lower, projection
+from bilevax import arguments, draw, linear_lower, lower, projection
 from bilevax.algorithms.base import Cost
 from bilevax.algorithms.cost import Sizes, count_cost, total
 from bilevax.draw import Indices
@@ -61,7 +61,8 @@ def first_point(
     xi, zeta = first_batch(problem, beginning, key, i)
     y, solves = problem.y0_of(i), jnp.int32(0)
     if beginning.initialization == "theorem":
-        y, solves = lower.solve(problem, problem.x0, y, i, zeta)
+        solve = linear_lower.solve if linear_lower.serves(problem) else lower.solve
+        y, solves = solve(problem, problem.x0, y, i, zeta)
     return FirstPoint(projection.ball(y, radius), xi, zeta, solves)
 
 

@@ -75,7 +75,7 @@ def _box(given: Curvature | None, chosen: dict[str, Any]) -> Box:
         new = jax.vmap(look)(y, y_before, tasks, zeta, current)
         updated = curvature.update(problem, current, new, Fresh(tasks, None, zeta, f_y, rates, problem.bounds))
         rows = memory.write(rows, tasks, updated, jnp.asarray(False), zeta)
-        whole = memory.read(rows, tasks)
+        whole = jax.vmap(lambda own: curvature.factored(problem, own))(memory.read(rows, tasks))
         corrections = jax.vmap(lambda own, v: curvature.correction(problem, own, v))(whole, f_y)
         x_after, optimizer = move(jnp.mean(f_x - corrections, axis=0))
         pulls = jax.vmap(lambda own: _pull(curvature)(problem, own, x_after - x))(whole)

@@ -73,6 +73,7 @@ class Curvature(NamedTuple):
     - `change(problem, asked, drawn, mixing)`: the innovation mean_j [V H⁻¹ v]_now − (1 − β)·[V H⁻¹ v]_before for
       the direction.
     - `pull(problem, kept, dx)`: H⁻¹ Vᵀ dx, minus what y* moves by with x; `None` where V and H are not there.
+    - `factored(problem, kept)`: kept for several of the two above, H factorised once.
     - `products(problem)`: products of second derivatives with a vector that it takes for a sample at a point.
     - `check(problem)`: refuses a problem that it cannot serve.
 
@@ -87,6 +88,7 @@ class Curvature(NamedTuple):
     correction: Callable[..., Array]
     change: Callable[..., Array]
     pull: Callable[..., Array] | None
+    factored: Callable[..., PyTree]
     products: Callable[[Problem], int]
     check: Callable[[Problem], None]
 

@@ -20,15 +20,15 @@ from bilevax import draw, estimator, lapack, projection
 from bilevax.curvature.base import At, Curvature, Fresh, accept_all, change_of_rows
 from bilevax.delay import Decay, Elapsed
 from bilevax.draw import Indices
-from bilevax.lapack import Eigen
+from bilevax.lapack import Eigen, Factor
 from bilevax.oracle import SecondOrder
 from bilevax.problem import Bounds, Problem
 
-Hessian = Float[Array, "dy dy"] | Eigen
+Hessian = Float[Array, "dy dy"] | Eigen | Factor
 
 
 class Dense(NamedTuple):
-    """V_i, and H_i − κI as a matrix or as its eigenvalues and eigenvectors."""
+    """V_i, and H_i − κI as a matrix or as its eigenvalues and eigenvectors; H_i as a factor while it is solved with."""
 
     cross: Float[Array, "d dy"]
     hessian: Hessian
@@ -96,7 +96,7 @@ def innovation(
     )
 
 
-def _matrix(hessian: Hessian) -> Float[Array, "dy dy"]:
+def _matrix(hessian: Any) -> Float[Array, "dy dy"]:
     if not isinstance(hessian, Eigen):
         return hessian
     return (hessian.vectors * hessian.values[None, :]) @ hessian.vectors.T
@@ -121,8 +121,20 @@ def _solve(problem: Problem, kept: Dense, v: Float[Array, " dy"]) -> Float[Array
     if isinstance(kept.hessian, Eigen):
         values, vectors = kept.hessian
         return vectors @ ((v @ vectors) / values)
-    whole = kept.hessian + problem.known_curvature * jnp.eye(problem.dim_y, dtype=problem.dtype)
-    return lapack.solve(whole, v)
+    if isinstance(kept.hessian, Factor):
+        return lapack.solve_with(kept.hessian, v)
+    return lapack.solve(_whole(problem, kept.hessian), v)
+
+
+def _whole(problem: Problem, hessian: Float[Array, "dy dy"]) -> Float[Array, "dy dy"]:
+    return hessian + problem.known_curvature * jnp.eye(problem.dim_y, dtype=problem.dtype)
+
+
+def factored(problem: Problem, kept: Dense) -> Dense:
+    """H factorised, where it is kept as a matrix."""
+    if isinstance(kept.hessian, Eigen | Factor):
+        return kept
+    return Dense(kept.cross, lapack.factor(_whole(problem, kept.hessian)))
 
 
 def correction(problem: Problem, kept: Dense, v: Float[Array, " dy"]) -> Float[Array, " d"]:
@@ -149,6 +161,7 @@ dense = Curvature(
     correction=correction,
     change=change_of_rows(_age, correction),
     pull=pull,
+    factored=factored,
     products=products,
     check=accept_all,
 )

@@ -94,7 +94,7 @@ class Linear(NamedTuple):
 
     q: ScaledRow
     c: ScaledRow
-    hessian: Float[Array, "dy dy"]
+    hessian: Float[Array, "dy dy"] | lapack.Factor
 
 
 def serves(problem: Problem) -> bool:
@@ -220,10 +220,22 @@ def update(problem: Problem, kept: Linear, new: Factors, fresh: Fresh) -> Linear
     return jax.vmap(one)(fresh.tasks, fresh.entries, kept, _of_all_draws(fresh.same, fresh.entries, new))
 
 
-def solve(problem: Problem, hessian: Float[Array, "dy dy"], v: Float[Array, " dy"]) -> Float[Array, " dy"]:
+def _with_ridge(problem: Problem, hessian: Float[Array, "dy dy"]) -> Float[Array, "dy dy"]:
+    return hessian + problem.strong_convexity * jnp.eye(problem.dim_y, dtype=problem.dtype)
+
+
+def solve(problem: Problem, hessian: Float[Array, "dy dy"] | lapack.Factor, v: Float[Array, " dy"]) -> Array:
     """(M + λI)⁻¹ v."""
-    whole = hessian + problem.strong_convexity * jnp.eye(problem.dim_y, dtype=problem.dtype)
-    return lapack.solve(whole, v)
+    if isinstance(hessian, lapack.Factor):
+        return lapack.solve_with(hessian, v)
+    return lapack.solve(_with_ridge(problem, hessian), v)
+
+
+def factored(problem: Problem, kept: Linear) -> Linear:
+    """M + λI factorised in the place of M."""
+    if isinstance(kept.hessian, lapack.Factor):
+        return kept
+    return kept._replace(hessian=lapack.factor(_with_ridge(problem, kept.hessian)))
 
 
 def solve_near(problem: Problem, hessian: Float[Array, "dy dy"], v: Array, guess: Array) -> Float[Array, " dy"]:
@@ -297,6 +309,7 @@ linear_model = Curvature(
     correction=correction,
     change=change,
     pull=pull,
+    factored=factored,
     products=products,
     check=check,
 )

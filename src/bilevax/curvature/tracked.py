@@ -121,6 +121,7 @@ tracked = Curvature(
     correction=correction,
     change=change_of_rows(_fade, correction),
     pull=None,
+    factored=lambda problem, kept: kept,
     products=products,
     check=accept_all,
 )

@@ -1,0 +1,154 @@
+"""Settings found by trying many, the same effort for every method.
+
+A field of settings is spread evenly (a Halton sequence) over a method's ranges and choices. Settings run side by side,
+on the same draws, as one compiled program: in groups, of fewer where memory does not allow more. The better part goes
+on to a round with more steps. What counts is the mean over seeds of F at a quarter, half and the whole of a round's
+steps: a setting should be good early and late. F is exact, on an excerpt of the tasks where there are many.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from bilevax import metrics
+from bilevax.experiments.methods import Method
+from bilevax.problem import Problem
+from bilevax.run import solve
+
+Options = dict[str, Any]
+Told = Callable[[str], None]
+
+FIELD = 24
+ROUNDS = ((24, 1 / 16), (8, 1 / 4), (4, 1 / 2))  # how many settings, with which part of the steps
+SEEDS = (100, 101)  # others than those of the runs that are shown
+LOOKS = (0.25, 0.5, 1.0)  # when F is looked at
+STATE_BYTES = 2**31  # of the runs that go side by side
+PACE = 0.25  # the part of the time in which steps are counted
+EFFORT = (
+    f"{FIELD} settings for each method and problem, spread evenly over its ranges; rounds of "
+    + ", ".join(f"{kept} settings with {part:.2g} of the steps" for kept, part in ROUNDS)
+    + f"; {len(SEEDS)} seeds that are not shown; the smallest mean of F at a quarter, half and all of the steps"
+)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The settings found, the mean of F that they had, and the number of steps that fit in the time."""
+
+    options: Options
+    score: float
+    steps: int
+
+
+def field_of(method: Method, size: int) -> list[Options]:
+    """So many settings, evenly over the logarithms of the ranges and over the choices."""
+    from scipy.stats import qmc
+
+    names = [*method.ranges, *method.choices]
+    points = qmc.Halton(len(names), seed=0).random(size)
+    return [_setting(method, dict(zip(names, point, strict=True))) for point in points]
+
+
+def _setting(method: Method, point: Mapping[str, float]) -> Options:
+    """The setting at a point of the unit cube."""
+    values = {name: float(f"{a * (b / a) ** point[name]:.3g}") for name, (a, b) in method.ranges.items()}
+    chosen = {name: options[int(point[name] * len(options))] for name, options in method.choices.items()}
+    return {**values, **chosen}
+
+
+def steps_within(problem: Problem, method: Method, seconds: float) -> int:
+    """About how many steps a setting in the middle of the ranges takes in so many seconds, its start apart."""
+    middle = _setting(method, dict.fromkeys([*method.ranges, *method.choices], 0.5))
+    algorithm = method.algorithm(problem, middle)
+    begun = solve(problem, algorithm, steps=1, metrics=None, progress=False)
+    until = begun.seconds + PACE * seconds
+    result = solve(problem, algorithm, seconds=until, resume=begun, metrics=None, progress=False)
+    return max(len(LOOKS), int(result.steps / PACE))
+
+
+def _one_run(
+    method: Method, fixed: Options, problem: Problem, excerpt: Problem, values: Array, key: Key[Array, ""], ends: Array
+) -> Array:
+    """F after each of `ends` steps with the ranged options `values`; infinite once the run has diverged."""
+    algorithm = method.algorithm(problem, {**dict(zip(method.ranges, values, strict=True)), **fixed})
+    init_key, step_key = jax.random.split(key)
+
+    def step(t: Array, carry: tuple) -> tuple:
+        state, finite = carry
+        state, info = algorithm.step(problem, state, jax.random.fold_in(step_key, t))
+        return state, finite & info.finite
+
+    def stretch(carry: tuple, ends: Array) -> tuple[tuple, Array]:
+        state, finite = carry = jax.lax.fori_loop(ends[0], ends[1], step, carry)
+        F = metrics.objective(excerpt, algorithm.variables(problem, state).x)
+        return carry, jnp.where(finite & jnp.isfinite(F), F, jnp.inf)
+
+    begins = jnp.concatenate([jnp.zeros(1, ends.dtype), ends[:-1]])
+    first = algorithm.init(problem, init_key), jnp.asarray(True)
+    return jax.lax.scan(stretch, first, jnp.stack([begins, ends], axis=1))[1]
+
+
+class Contest:
+    """The compiled programs of one method on one problem, one for each combination of its choices."""
+
+    def __init__(self, problem: Problem, excerpt: Problem, method: Method):
+        self.problem, self.excerpt, self.method = problem, excerpt, method
+        self.programs: dict[tuple, Callable] = {}
+
+    def _program(self, fixed: Options) -> Callable:
+        key = tuple(fixed.values())
+        if key not in self.programs:
+            run = partial(_one_run, self.method, fixed)
+            self.programs[key] = jax.jit(jax.vmap(run, in_axes=(None, None, 0, None, None)))
+        return self.programs[key]
+
+    def group_size(self, options: Options) -> int:
+        """How many settings go side by side: as many states as fit in a part of the memory."""
+        algorithm = self.method.algorithm(self.problem, options)
+        state = jax.eval_shape(algorithm.init, self.problem, jax.random.key(0))
+        each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        return int(np.clip(STATE_BYTES // max(each, 1), 1, 8 if self.problem.num_tasks == 1 else 4))
+
+    def scores(self, settings: Sequence[Options], steps: int, told: Told) -> np.ndarray:
+        """The mean over seeds and looks of F, for each setting."""
+        ends = jnp.asarray([max(k + 1, int(share * steps)) for k, share in enumerate(LOOKS)], jnp.int32)
+        scores = np.full(len(settings), np.inf)
+        for fixed, alike in _alike(self.method, settings):
+            group, program = self.group_size(settings[alike[0]]), self._program(fixed)
+            for begin in range(0, len(alike), group):
+                part = alike[begin : begin + group]
+                full = part + part[-1:] * (group - len(part))  # one size, one program
+                values = jnp.asarray([[settings[k][name] for name in self.method.ranges] for k in full])
+                F = [program(self.problem, self.excerpt, values, jax.random.key(seed), ends) for seed in SEEDS]
+                scores[part] = np.mean(F, axis=(0, 2))[: len(part)]
+                told(f"{len(settings)} settings, {steps:,} steps each")
+        return scores
+
+
+def _alike(method: Method, settings: Sequence[Options]) -> list[tuple[Options, list[int]]]:
+    """The numbers of the settings that have the same choices, with these choices."""
+    groups: dict[tuple, list[int]] = {}
+    for k, options in enumerate(settings):
+        groups.setdefault(tuple(options[name] for name in method.choices), []).append(k)
+    return [(dict(zip(method.choices, chosen, strict=True)), alike) for chosen, alike in groups.items()]
+
+
+def tune(problem: Problem, excerpt: Problem, method: Method, seconds: float, told: Told = lambda line: None) -> Tuned:
+    """The best setting of the field for runs of so many seconds."""
+    steps = steps_within(problem, method, seconds)
+    contest, settings = Contest(problem, excerpt, method), field_of(method, FIELD)
+    scores = np.zeros(len(settings))
+    for kept, part in ROUNDS:
+        best = np.argsort(scores, kind="stable")[:kept]
+        settings = [settings[k] for k in best]
+        scores = contest.scores(settings, max(len(LOOKS), int(part * steps)), told)
+    winner = int(np.argmin(scores))
+    if not np.isfinite(scores[winner]):
+        raise RuntimeError(f"every setting of {method.label} diverged; its ranges are {dict(method.ranges)}.")
+    return Tuned(settings[winner], float(scores[winner]), steps)
