@@ -13,6 +13,7 @@ import bilevax as bx
 from bilevax import cli, experiments, metrics
 from bilevax.experiments import cases, rates, store, tuning, work
 from bilevax.experiments.methods import METHODS, Scale
+from bilevax.experiments.reference import descend
 
 SMALL = {"svrb": {"upper": 0.3, "lower": 0.2, "mixing": 0.1, "offset": 100.0}, "soba": {"upper": 0.3, "lower": 0.2}}
 
@@ -234,6 +235,19 @@ def test_a_run_says_what_it_was_where_and_with_which_versions(small, tmp_path):
     np.testing.assert_allclose(run["objective"][0], bx.exact_objective(problem, problem.x0), rtol=1e-9)
     reference = next(trace for trace in held if trace.settings["algorithm"] == "reference")
     assert min(reference["objective"]) < min(run["objective"])
+
+
+@pytest.mark.parametrize("n", [10, 1000])
+def test_the_reference_goes_on_until_slopes_of_any_size_vanish(n):
+    """F with n weights has slopes of order 1/n; what it gains must not depend on how finely they are split."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(10, 3))
+    b = np.sign(A[:, 0])
+    copies = np.tile(np.arange(10), n // 10)
+    problem = bx.problems.reweighting(
+        train_features=A[copies], train_labels=b[copies], trusted_features=A, trusted_labels=b, ridge=0.1
+    )
+    assert min(descend(problem, 2.0)["objective"]) < min(descend(problem, 1e-9)["objective"]) - 0.05
 
 
 def test_a_run_with_other_settings_takes_the_place_of_the_old_one(tmp_path):
