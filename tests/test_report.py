@@ -214,6 +214,13 @@ def test_a_champion_that_is_behind_does_not_hold(tmp_path):
     assert judgement.verdict == "does not hold here"
 
 
+def test_a_champion_that_alone_gets_there_has_no_rival(tmp_path):
+    store_race(tmp_path, {"svrb": 100, "stable": math.inf, "ttsa": math.inf})
+    text = without_plotly(made_page(tmp_path))
+    assert "yes: SVRB gets there, no baseline does" in text
+    assert "<td>–</td>" in text
+
+
 def test_a_champion_that_is_level_is_not_first(tmp_path):
     store_race(tmp_path, {"svrb": 100, "stable": 100})
     assert judge(load(tmp_path)[0]).held == 0
@@ -526,7 +533,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     [
         (amount(0), "0"), (amount(950), "950"), (amount(12345), "12.3 k"), (amount(1_200_000), "1.2 M"),
         (amount(999_900), "1 M"), (seconds(0.3512), "0.351 s"), (seconds(1240), "1,240 s"), (percent(0.1), "10 %"),
-        (plain(math.inf), "–"), (listed(["a", "b", "c"]), "a, b and c"), (listed(["a"]), "a"),
+        (plain(math.inf), "–"), (amount(math.inf), "–"), (listed(["a", "b", "c"]), "a, b and c"), (listed(["a"]), "a"),
     ],
 )  # fmt: skip
 def test_numbers_are_readable(shown, text):

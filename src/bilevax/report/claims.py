@@ -104,7 +104,9 @@ def compare(claim: Claim, problem: Problem, measure: str) -> Comparison | None:
 
 
 def _fastest(problem: Problem, methods: list[Method], measure: str, gap: float) -> tuple[float, str]:
-    return min((reach(problem, method, measure, gap).value, method.label) for method in methods)
+    """When the first of the methods got there, and which it was; nobody where none did."""
+    value, label = min((reach(problem, method, measure, gap).value, method.label) for method in methods)
+    return value, label if math.isfinite(value) else ""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ def plain(value: float, digits: int = 3) -> str:
 
 def amount(value: float) -> str:
     """A count: 950, 12.3 k, 1.2 M."""
+    if not math.isfinite(value):
+        return plain(value)
     for size, unit in UNITS:
         if value >= 0.9995 * size:  # what would round to 1000 of the smaller unit belongs here
             return f"{plain(value / size)}{SPACE}{unit}"

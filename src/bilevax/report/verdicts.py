@@ -49,6 +49,8 @@ def _outcome(comparison: Comparison, champion: str) -> str:
     fast, slow = (champion, comparison.rival) if comparison.holds else (comparison.rival, champion)
     if comparison.champion == comparison.baseline:
         return f"{champion} and {comparison.rival} are level"
+    if not comparison.rival:
+        return f"{champion} gets there, no baseline does"
     if math.isinf(comparison.factor):
         return f"{slow} does not get there, {fast} does"
     return f"{fast} is {plain(comparison.factor, 2)} times as fast as {slow}"
@@ -78,7 +80,7 @@ def _comparison_row(comparison: Comparison, champion: str) -> list[str]:
         _words("td", comparison.measure),
         percent(comparison.gap),
         measured(comparison.champion, comparison.measure),
-        f"{measured(comparison.baseline, comparison.measure)} ({comparison.rival})",
+        measured(comparison.baseline, comparison.measure) + (f" ({comparison.rival})" if comparison.rival else ""),
         element("td", answer, class_=tone),
     ]
 
