@@ -116,6 +116,18 @@ def test_a_file_without_validation_data_lends_every_fifth_row(table):
     np.testing.assert_array_equal(validation.features.toarray(), whole.features.toarray()[4::5])
 
 
+def test_libsvm_files_may_end_at_different_features(tmp_path):
+    for name, text in {"train": "+1 1:1 2:0.5\n-1 2:1\n", "held_out": "-1 1:1\n+1 4:2\n"}.items():
+        (tmp_path / name).write_text(text)
+    case = experiments.Case(str(tmp_path / "train"), validation=str(tmp_path / "held_out"))
+    train, validation = cases.parts(case)
+    np.testing.assert_array_equal(train.features.toarray(), [[1, 0.5, 0, 0], [0, 1, 0, 0]])
+    np.testing.assert_array_equal(validation.features.toarray(), [[1, 0, 0, 0], [0, 0, 0, 2]])
+    assert case.problem().dim_x == 2
+    with pytest.raises(ValueError, match="label names a column of a CSV file"):
+        cases.parts(replace(case, label="class"))
+
+
 def test_an_excerpt_has_nearly_the_objective_of_all_tasks(table):
     case = experiments.Case(str(table), 300)
     whole, few = case.problem(), case.excerpt()
