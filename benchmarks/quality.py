@@ -16,7 +16,7 @@ from benchmarks import harness
 from bilevax import metrics
 from bilevax.curvature import dense, linear_model, tracked
 from bilevax.experiments.reference import descend
-from bilevax.experiments.work import solve_for
+from bilevax.experiments.work import interval, solve_for
 
 CASES = ("a1a-1", "a8a-1", "w1a-1", "a1a-50")  # D-m: data set D with m lower problems
 GAPS = (0.5, 0.2, 0.1, 0.05, 0.02)
@@ -76,7 +76,8 @@ def run(problem, make, grid, seconds, records):
         return value if np.isfinite(value) else np.inf
 
     step = min(grid, key=last_objective) if len(grid) > 1 else grid[0]
-    return solve_for(problem, algorithms[step], seconds, records, seed=0), step
+    every = interval(problem, algorithms[step], seconds, records)
+    return solve_for(problem, algorithms[step], seconds, every, seed=0), step
 
 
 def first_within(trace, gap, best, column):

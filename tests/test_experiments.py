@@ -297,7 +297,7 @@ def test_compare_tunes_runs_and_reports_on_a_users_file(table, tmp_path, little_
     assert {"report.html", "compare.png", "compare.svg", "tuned.json"} <= {path.name for path in out.iterdir()}
     assert "RSVRB" in (out / "report.html").read_text()
     tuned = json.loads((out / "tuned.json").read_text())["compare"]["table.csv-3"]
-    assert set(tuned["rsvrb"]["options"]) == {"upper", "lower", "mixing"}
+    assert set(tuned["rsvrb"]["options"]) == {"upper", "lower", "mixing", "initial_batch_size"}
     again = command(*given)
     assert "tuning" not in again.output
     assert "seed" not in again.output

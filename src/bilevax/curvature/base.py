@@ -73,9 +73,9 @@ class Curvature(NamedTuple):
     - `change(problem, asked, drawn, mixing)`: the innovation mean_j [V H⁻¹ v]_now − (1 − β)·[V H⁻¹ v]_before for
       the direction.
     - `pull(problem, kept, dx)`: H⁻¹ Vᵀ dx, minus what y* moves by with x; `None` where V and H are not there.
-    - `factored(problem, kept)`: kept for several of the two above, H factorised once.
     - `products(problem)`: products of second derivatives with a vector that it takes for a sample at a point.
     - `check(problem)`: refuses a problem that it cannot serve.
+    - `factored(problem, kept)`: kept for several corrections and pulls, H factorised once.
 
     The entries of a `bilevax.rows.ScaledRow` are read and written only at the drawn samples.
     """
@@ -88,9 +88,9 @@ class Curvature(NamedTuple):
     correction: Callable[..., Array]
     change: Callable[..., Array]
     pull: Callable[..., Array] | None
-    factored: Callable[..., PyTree]
     products: Callable[[Problem], int]
     check: Callable[[Problem], None]
+    factored: Callable[..., PyTree] = lambda problem, kept: kept
 
     def __repr__(self) -> str:
         return f"bilevax.curvature.{self.name}"

@@ -121,7 +121,6 @@ tracked = Curvature(
     correction=correction,
     change=change_of_rows(_fade, correction),
     pull=None,
-    factored=lambda problem, kept: kept,
     products=products,
     check=accept_all,
 )

@@ -73,11 +73,15 @@ def objective(problem: Problem, variables: Variables) -> dict[str, Any]:
     return {"objective": metrics.objective(problem, variables.x, variables.y)}
 
 
-def solve_for(problem: Problem, algorithm: Algorithm, seconds: float, records: int, seed: int) -> Result:
-    """One run of so many seconds, with F recorded about as often as asked for."""
+def interval(problem: Problem, algorithm: Algorithm, seconds: float, records: int) -> int:
+    """Steps between two records, so that a run of so many seconds has about so many."""
     trial = solve(problem, algorithm, steps=TRIAL_STEPS, metrics=None, progress=False, record_every=TRIAL_STEPS)
     first, last = trial.trace["seconds"]
-    every = max(1, int(seconds / max((last - first) / TRIAL_STEPS, 1e-7) / records))
+    return max(1, int(seconds / max((last - first) / TRIAL_STEPS, 1e-7) / records))
+
+
+def solve_for(problem: Problem, algorithm: Algorithm, seconds: float, every: int, seed: int) -> Result:
+    """One run of so many seconds, with F recorded every so many steps."""
     return solve(problem, algorithm, seconds=seconds, record_every=every, seed=seed, metrics=objective, progress=False)
 
 
@@ -129,13 +133,15 @@ class Work:
 
     def run(self, case: Case, problem: Problem) -> None:
         """Make the runs of a case that are missing, and store each as it ends."""
-        algorithms: dict[str, Algorithm] = {}
+        ready: dict[str, tuple[Algorithm, int]] = {}
+        seconds, records = self.experiment.seconds, self.experiment.records
         for name, seed in self.missing(case):
             method = METHODS[name]
-            if name not in algorithms:  # one object for all seeds: its loop is compiled once
-                algorithms[name] = method.algorithm(problem, self.options(case, name))
-            given = self.experiment.seconds, self.experiment.records, seed
-            result = solve_for(problem, algorithms[name], *given)
+            if name not in ready:  # one object for all seeds: its loop is compiled once
+                algorithm = method.algorithm(problem, self.options(case, name))
+                ready[name] = algorithm, interval(problem, algorithm, seconds, records)
+            algorithm, every = ready[name]
+            result = solve_for(problem, algorithm, seconds, every, seed)
             if result.status == "interrupted":
                 raise Interrupted
             ended = {"status": result.status, "message": result.message, **_described(case)}
