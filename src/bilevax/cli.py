@@ -72,7 +72,7 @@ def _add_experiments(bilevax: Any) -> None:
 
     @bilevax.command()
     @click.argument("what", type=click.Choice(["figure1", "figure2", "table1"]))
-    @click.option("--quick", is_flag=True, help="The same picture, coarser, within five minutes.")
+    @click.option("--quick", is_flag=True, help="The same picture, coarser, within minutes.")
     @click.option("--seconds", type=positive, help="Seconds of steps for each run of a figure.")
     @click.option("--tune", is_flag=True, help="Find the settings anew, and write them to DIR/tuned.json.")
     @click.option("--out", type=folder, required=True, help="Where runs are stored and the report is written.")
