@@ -9,7 +9,7 @@ from bilevax.experiments.work import Told
 from bilevax.trace import Trace
 
 TASKS, QUICK_TASKS = (1, 10, 100), (1, 10)
-QUICK_SHARE = 0.1  # of the samples
+QUICK_SHARE = 0.4  # of the samples
 
 
 def conduct_table1(folder: Path, quick: bool = False, told: Told = lambda line: None) -> None:

@@ -77,9 +77,14 @@ def _objective(axis: Any, problem: Problem, measure: str, looks: dict[str, Style
 
 
 def _rates(experiment: Experiment, looks: dict[str, Style]) -> Any:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     figure, axes = _panels(experiment, rows=1)
     for axis, problem in zip(axes[0], experiment.problems, strict=True):
         axis.set(xscale="log", yscale="log", xlabel="1/ε", title=_literal(problem.name))
+        axis.xaxis.set_major_locator(LogLocator(2))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
         for method in problem.methods:
             _line(axis, rate_curve(method), looks[method.label], marker="o", markersize=3.5)
     axes[0, 0].set_ylabel("samples")
