@@ -161,7 +161,9 @@ def test_an_index_beyond_the_format_is_refused_whatever_number_of_columns_is_ask
         datasets.read_libsvm(write(tmp_path, f"+1 {LARGEST_INDEX + 1}:1\n-1\n"), n_features=2**40)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n", b"# nothing\n", gzip.compress(b"")])
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n", b"# nothing\n", gzip.compress(b"")], ids=["empty", "blank", "comment", "packed"]
+)
 def test_a_file_without_rows_is_refused(tmp_path, content):
     with pytest.raises(ValueError, match="some holds no rows"):
         datasets.read_libsvm(write(tmp_path, content))
