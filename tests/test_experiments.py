@@ -194,10 +194,22 @@ def test_settings_that_diverge_are_never_chosen(table, monkeypatch, little_effor
 
 def test_fewer_settings_go_side_by_side_where_memory_is_short(table, monkeypatch):
     problem = experiments.Case(str(table)).problem()
-    contest = tuning.Contest(problem, problem, METHODS["soba"])
-    assert contest.group_size(SMALL["soba"]) == 8
-    monkeypatch.setattr(tuning, "STATE_BYTES", 1)
-    assert contest.group_size(SMALL["soba"]) == 1
+    settings = [{**SMALL["soba"], "upper": upper} for upper in (0.1, 0.5, 1.0)]
+
+    def scored(memory):
+        monkeypatch.setattr(tuning, "STATE_BYTES", memory)
+        told = []
+        return tuning.Contest(problem, problem, METHODS["soba"]).scores(settings, 8, told.append), len(told)
+
+    together, programs = scored(2**30)
+    alone, runs = scored(1)
+    assert (programs, runs) == (1, 3)
+    np.testing.assert_allclose(alone, together, rtol=1e-9)
+    state = jax.eval_shape(METHODS["soba"].algorithm(problem, settings[0]).init, problem, jax.random.key(0))
+    two = 2 * len(tuning.SEEDS) * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    in_two, groups = scored(two)
+    assert groups == 2
+    np.testing.assert_allclose(in_two, together, rtol=1e-9)
 
 
 def test_no_run_is_made_twice(small, tmp_path, monkeypatch):

@@ -45,6 +45,27 @@ def test_a_run_ends_after_its_steps_and_records_as_asked(problem):
     assert result.y.shape == (5, 2)
 
 
+def test_the_next_run_of_an_algorithm_compiles_nothing(problem):
+    traced = []
+
+    def seen(function):
+        def traced_function(*given):
+            traced.append(function)
+            return function(*given)
+
+        return traced_function
+
+    algorithm = rsvrb()
+    algorithm = algorithm._replace(**{name: seen(getattr(algorithm, name)) for name in ("init", "step", "variables")})
+    bx.solve(problem, algorithm, steps=2, metrics=None)
+    assert len(set(traced)) == 3
+    before = len(traced)
+    bx.solve(problem, algorithm, steps=2, seed=1, metrics=None)
+    assert len(traced) == before
+    bx.solve(Model(6).problem(), algorithm, steps=2, metrics=None)
+    assert len(traced) > before
+
+
 def test_work_is_counted_by_hand(problem):
     result = bx.solve(problem, rsvrb(), steps=7, metrics=None)
     start, steps = 5 * (4 + 4), 7 * PER_STEP

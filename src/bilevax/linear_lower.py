@@ -21,7 +21,6 @@ from jaxtyping import Array, Bool, Float, Int
 from bilevax import lapack, memory, oracle
 from bilevax.curvature.linear_model import factors_at, features, low_rank, taken
 from bilevax.curvature.linear_model import serves as is_linear_model
-from bilevax.curvature.linear_model import solve as solve_hessian
 from bilevax.draw import Indices
 from bilevax.lower import DENSE_UP_TO, Solver
 from bilevax.oracle import X, Y
@@ -71,13 +70,19 @@ def _precondition(problem: Problem, metric: Metric, i: Any, v: Y) -> Y:
     return ((v @ metric.vectors) / (metric.scales[i] * metric.values + problem.strong_convexity)) @ metric.vectors.T
 
 
-def _invert(problem: Problem, metric: Metric, x: X, y: Y, i: Any, v: Y, tolerance: float) -> Y:
-    """H_i⁻¹ v at a point, by preconditioned conjugate gradients."""
-    A, c = features(problem), _curvatures(problem, x, y, i)
+def _conjugate_gradients(
+    problem: Problem, A: Float[Array, "e dy"], c: Float[Array, " e"], near: Callable[[Y], Y], v: Y, tolerance: float
+) -> Y:
+    """(Aᵀ diag(c) A + λI)⁻¹ v, preconditioned with `near`; in units of the largest entry of v."""
     product = lambda h: (c * (A @ h)) @ A + problem.strong_convexity * h
-    near = lambda v: _precondition(problem, metric, i, v)
     unit = jnp.maximum(jnp.max(jnp.abs(v)), float(jnp.finfo(v.dtype).tiny) ** 0.5)
     return unit * jax.scipy.sparse.linalg.cg(product, v / unit, M=near, tol=tolerance, maxiter=PRODUCTS)[0]
+
+
+def _invert(problem: Problem, metric: Metric, x: X, y: Y, i: Any, v: Y, tolerance: float) -> Y:
+    """H_i⁻¹ v at a point."""
+    near = lambda v: _precondition(problem, metric, i, v)
+    return _conjugate_gradients(problem, features(problem), _curvatures(problem, x, y, i), near, v, tolerance)
 
 
 class Reached(NamedTuple):
@@ -136,7 +141,10 @@ def _solve(problem: Problem, metric: Metric, x: X, start: Y, i: Any) -> Y:
 
 
 def solve(problem: Problem, x: X, start: Y, i: Any, indices: Indices) -> tuple[Y, Int[Array, ""]]:
-    """y_i*(x) on samples of the task's own, H_i factorised in every step; and the number of gradients it took."""
+    """y_i*(x) on samples of the task's own, and the number of gradients it took.
+
+    Their Hessian has few rows and is never formed: its diagonal preconditions.
+    """
     rows = taken(problem, indices)
 
     def at(y: Y) -> tuple[Y, Array]:
@@ -144,7 +152,9 @@ def solve(problem: Problem, x: X, start: Y, i: Any, indices: Indices) -> tuple[Y
         return gradient, jnp.linalg.norm(gradient)
 
     def direction(y: Y, gradient: Y) -> Y:
-        return solve_hessian(problem, low_rank(rows, factors_at(problem, i, indices, x, y).c), gradient)
+        c = factors_at(problem, i, indices, x, y).c
+        diagonal = c @ rows**2 + problem.strong_convexity
+        return _conjugate_gradients(problem, rows, c, lambda v: v / diagonal, gradient, INEXACT)
 
     return newton(start, at, direction)
 

@@ -119,18 +119,32 @@ def _check_resume(problem: Problem, algorithm: Algorithm, resume: Any) -> None:
 def _begin(problem: Problem, algorithm: Algorithm, seed: int, resume: Result | None) -> _Run:
     """A fresh run, or the resumed one on copies: a compiled loop takes its state's memory over."""
     init_key, step_key = jax.random.split(jax.random.key(seed))
-    variables = jax.jit(algorithm.variables)
+    variables = _compiled(algorithm.variables)
     if resume is not None:
         state = jax.tree.map(jnp.copy, resume.state)
         trace = Trace([dict(row) for row in resume.trace.rows], dict(resume.trace.settings))
         return _Run(problem, step_key, variables, state, resume.steps, resume.cost, resume.seconds, trace)
-    init = jax.jit(algorithm.init).lower(problem, init_key).compile()
+    leaves, structure = jax.tree.flatten((problem, init_key))
+    init = _start_of(algorithm.init, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
     begun = time.perf_counter()
     state = jax.block_until_ready(init(problem, init_key))
     seconds = time.perf_counter() - begun
     settings = {name: str(value) for name, value in algorithm.settings.items()}
     trace = Trace(settings={"algorithm": algorithm.name, "seed": seed, **settings})
     return _Run(problem, step_key, variables, state, 0, _as_cost(state.initial_cost), seconds, trace)
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(function: Callable) -> Callable:
+    """One compiled function for all runs of an algorithm."""
+    return jax.jit(function)
+
+
+@functools.lru_cache(maxsize=16)
+def _start_of(init: Callable, structure: Any, kinds: tuple) -> Callable:
+    """`init`, compiled ahead for a problem of this structure, shapes and dtypes: its first run is timed like any."""
+    leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in kinds]
+    return jax.jit(init).lower(*jax.tree.unflatten(structure, leaves)).compile()
 
 
 @functools.lru_cache(maxsize=16)

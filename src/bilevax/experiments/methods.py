@@ -41,7 +41,7 @@ from bilevax.schedule import Schedule, power
 
 BATCH, FIRST_BATCH, TASKS_PER_STEP = 32, 512, 10
 Range = tuple[float, float]
-UPPER, LOWER, OFFSET, MIXING, SERIES = (0.01, 30.0), (0.01, 0.5), (10.0, 1e5), (3e-3, 1.0), (0.1, 1.0)
+UPPER, LOWER, OFFSET, MIXING, SERIES = (0.01, 100.0), (0.02, 2.0), (10.0, 1e5), (3e-3, 1.0), (0.1, 1.0)
 
 
 class Scale(NamedTuple):

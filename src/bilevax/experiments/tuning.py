@@ -1,8 +1,8 @@
 """Settings found by trying many, the same effort for every method.
 
-A field of settings is spread evenly (a Halton sequence) over a method's ranges and choices. Settings run side by side,
-on the same draws, as one compiled program: in groups, of fewer where memory does not allow more. The better part goes
-on to a round with more steps. What counts is the mean over seeds of F at a quarter, half and the whole of a round's
+A field of settings is spread evenly (a Halton sequence) over a method's ranges and choices. All settings with the same
+choices and all seeds run side by side as one compiled program, the settings of a seed on the same draws; in groups of
+fewer settings where memory does not allow more. The better part goes on to a round with more steps. What counts is the mean over seeds of F at a quarter, half and the whole of a round's
 steps: a setting should be good early and late. F is exact, on an excerpt of the tasks where there are many.
 """
 
@@ -24,11 +24,11 @@ from bilevax.run import solve
 Options = dict[str, Any]
 Told = Callable[[str], None]
 
-FIELD = 24
-ROUNDS = ((24, 1 / 16), (8, 1 / 4), (4, 1 / 2))  # how many settings, with which part of the steps
+FIELD = 48
+ROUNDS = ((48, 1 / 16), (12, 1 / 4), (4, 1 / 2))  # how many settings, with which part of the steps
 SEEDS = (100, 101)  # others than those of the runs that are shown
 LOOKS = (0.25, 0.5, 1.0)  # when F is looked at
-STATE_BYTES = 2**31  # of the runs that go side by side
+STATE_BYTES = 2**30  # of the runs that go side by side; a step takes a few times as much
 PACE = 0.25  # the part of the time in which steps are counted
 EFFORT = (
     f"{FIELD} settings for each method and problem, spread evenly over its ranges; rounds of "
@@ -102,30 +102,35 @@ class Contest:
         self.programs: dict[tuple, Callable] = {}
 
     def _program(self, fixed: Options) -> Callable:
+        """F of every seed, setting and look, as one program."""
         key = tuple(fixed.values())
         if key not in self.programs:
             run = partial(_one_run, self.method, fixed)
-            self.programs[key] = jax.jit(jax.vmap(run, in_axes=(None, None, 0, None, None)))
+            settings = jax.vmap(run, in_axes=(None, None, 0, None, None))
+            self.programs[key] = jax.jit(jax.vmap(settings, in_axes=(None, None, None, 0, None)))
         return self.programs[key]
 
-    def group_size(self, options: Options) -> int:
-        """How many settings go side by side: as many states as fit in a part of the memory."""
+    def _together(self, options: Options) -> int:
+        """How many settings can go side by side, with all seeds."""
         algorithm = self.method.algorithm(self.problem, options)
         state = jax.eval_shape(algorithm.init, self.problem, jax.random.key(0))
         each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-        return int(np.clip(STATE_BYTES // max(each, 1), 1, 8 if self.problem.num_tasks == 1 else 4))
+        return max(1, STATE_BYTES // max(each * len(SEEDS), 1))
 
     def scores(self, settings: Sequence[Options], steps: int, told: Told) -> np.ndarray:
         """The mean over seeds and looks of F, for each setting."""
         ends = jnp.asarray([max(k + 1, int(share * steps)) for k, share in enumerate(LOOKS)], jnp.int32)
+        seeds = jax.vmap(jax.random.key)(jnp.asarray(SEEDS))
         scores = np.full(len(settings), np.inf)
         for fixed, alike in _alike(self.method, settings):
-            group, program = self.group_size(settings[alike[0]]), self._program(fixed)
-            for begin in range(0, len(alike), group):
-                part = alike[begin : begin + group]
-                full = part + part[-1:] * (group - len(part))  # one size, one program
+            program = self._program(fixed)
+            groups = -(-len(alike) // self._together(settings[alike[0]]))
+            size = -(-len(alike) // groups)
+            for begin in range(0, len(alike), size):
+                part = alike[begin : begin + size]
+                full = part + part[-1:] * (size - len(part))  # groups of one size are one program
                 values = jnp.asarray([[settings[k][name] for name in self.method.ranges] for k in full])
-                F = [program(self.problem, self.excerpt, values, jax.random.key(seed), ends) for seed in SEEDS]
+                F = program(self.problem, self.excerpt, values, seeds, ends)
                 scores[part] = np.mean(F, axis=(0, 2))[: len(part)]
                 told(f"{len(settings)} settings, {steps:,} steps each")
         return scores
