@@ -20,7 +20,7 @@ from bilevax.algorithms.ttsa import ttsa as ttsa
 from bilevax.check import check
 from bilevax.data import per_task, ragged, shared
 from bilevax.metrics import exact_gradient, exact_metrics, exact_objective
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Bounds, Box, Problem
 from bilevax.run import Result, solve
 from bilevax.schedule import Mixing, power
 from bilevax.trace import Trace
@@ -31,6 +31,7 @@ __all__ = [
     *FACTS,
     "Algorithm",
     "Bounds",
+    "Box",
     "Cost",
     "Facts",
     "Info",

@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from bilevax import projection
 from bilevax.schedule import Rates, Step
 
 ERAS = 65_536  # eras remembered; a task unseen for longer is replayed step by step
@@ -207,26 +208,25 @@ def bring_lower(
     since: Reading,
     passed: Elapsed,
     kept: Lower,
-    radius: Any,
+    region: Any,
     rates_at: Callable[[Step], Rates],
 ) -> Lower:
     """y and w of a task, brought from its last visit to now (line 15 of Algorithm 2, "delay update").
 
     All points of the stretch and all trial points y_s − τ w lie on one ray, so if the farthest that any
-    can be is inside the ball Y_i the projection is inactive throughout; where it may not be, or where
+    can be is inside the convex set Y_i the projection is inactive throughout; where it may not be, or where
     the era of the visit has been forgotten, the steps are replayed.
     """
     g_y = passed.decay.g_y * kept.g_y
     y = kept.y - passed.length * kept.g_y
     awake = passed.steps == 0
     y_before = jnp.where(awake, kept.y_before, y + passed.last_drift * g_y)
-    if radius is None and endless(clock):
+    if region is None and endless(clock):
         return Lower(y, y_before, g_y)
     straight = passed.known
-    if radius is not None:
-        farthest = kept.y - (passed.length + clock.longest) * kept.g_y
-        straight &= jnp.linalg.norm(farthest) <= radius
-    replayed, replayed_before = _replay(straight | awake, clock.now.step, since, kept, radius, rates_at)
+    if region is not None:
+        straight &= projection.inside(kept.y - (passed.length + clock.longest) * kept.g_y, region)
+    replayed, replayed_before = _replay(straight | awake, clock.now.step, since, kept, region, rates_at)
     straight |= awake
     return Lower(jnp.where(straight, y, replayed), jnp.where(straight, y_before, replayed_before), g_y)
 
@@ -236,35 +236,26 @@ def _replay(
     until: Step,
     since: Reading,
     kept: Lower,
-    radius: Any,
+    region: Any,
     rates_at: Callable[[Step], Rates],
 ) -> tuple[Array, Array]:
-    """y_t and y_{t−1} step by step, as coordinates (a, b) of a·y + b·w: the steps never leave that plane.
+    """y_t and y_{t−1} step by step.
 
     It ends early once w has vanished, so it takes some 70/β steps at most: the one place where a step can
-    cost more with more tasks, and only for those that w presses against their ball.
+    cost more with more tasks, and only for those that w presses against their set.
     """
-    yy, yw, ww = kept.y @ kept.y, kept.y @ kept.g_y, kept.g_y @ kept.g_y
-    dtype = kept.y.dtype
 
     def unfinished(carry: tuple) -> Array:
         s, left, *_ = carry
-        return ~skip & (s < until) & (left > jnp.finfo(dtype).eps ** 2)
+        return ~skip & (s < until) & (left > jnp.finfo(left.dtype).eps ** 2)
 
     def one_step(carry: tuple) -> tuple:
-        s, left, point, _ = carry
+        s, left, y, _ = carry
         rates = rates_at(s)
         left = left * (1 - rates.mixing.g_y)
-        trial = point - jnp.array([0, 1], dtype) * (rates.lower_step * left)
-        if radius is not None:
-            a, b = trial
-            norm = jnp.sqrt(jnp.maximum(a * a * yy + 2 * a * b * yw + b * b * ww, 0))
-            trial = trial * (radius / jnp.maximum(norm, radius))
-        moved = point + rates.relaxation * (trial - point)
-        return s + 1, left, moved, point
+        trial = projection.onto(y - rates.lower_step * left * kept.g_y, region)
+        return s + 1, left, y + rates.relaxation * (trial - y), y
 
-    begin = jnp.array([1, 0], dtype)
-    s, _, point, before = jax.lax.while_loop(unfinished, one_step, (since.step, jnp.ones((), dtype), begin, begin))
-    before = jnp.where(s < until, point, before)  # ended early: y has stopped moving
-    combine: Callable[[Array], Array] = lambda c: c[0] * kept.y + c[1] * kept.g_y
-    return combine(point), combine(before)
+    one = jnp.ones((), kept.y.dtype)
+    s, _, y, before = jax.lax.while_loop(unfinished, one_step, (since.step, one, kept.y, kept.y))
+    return y, jnp.where(s < until, y, before)  # ended early: y has stopped moving

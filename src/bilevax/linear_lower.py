@@ -71,9 +71,9 @@ def _precondition(problem: Problem, metric: Metric, i: Any, v: Y) -> Y:
 
 
 def _conjugate_gradients(
-    problem: Problem, A: Float[Array, "e dy"], c: Float[Array, " e"], near: Callable[[Y], Y], v: Y, tolerance: float
+    problem: Problem, A: Any, c: Float[Array, " e"], near: Callable[[Y], Y], v: Y, tolerance: float
 ) -> Y:
-    """(Aᵀ diag(c) A + λI)⁻¹ v, preconditioned with `near`; in units of the largest entry of v."""
+    """(Aᵀ diag(c) A + λI)⁻¹ v for rows A, preconditioned with `near`; in units of the largest entry of v."""
     product = lambda h: (c * (A @ h)) @ A + problem.strong_convexity * h
     unit = jnp.maximum(jnp.max(jnp.abs(v)), float(jnp.finfo(v.dtype).tiny) ** 0.5)
     return unit * jax.scipy.sparse.linalg.cg(product, v / unit, M=near, tol=tolerance, maxiter=PRODUCTS)[0]

@@ -1,4 +1,7 @@
-"""Lower problems solved to high accuracy: L-BFGS (optax), then Newton's method down to rounding."""
+"""Lower problems solved to high accuracy: L-BFGS (optax), then Newton's method down to rounding.
+
+Where y is held by a set (min-max), Nesterov's method with projections, which is slower.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,11 +11,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from bilevax import lapack, oracle
+from bilevax import lapack, oracle, projection
 from bilevax.draw import Indices
 from bilevax.oracle import X, Y
 from bilevax.problem import Problem
 
+HELD_STEPS = 20_000
 STALLED = 40  # steps of L-BFGS without a smaller gradient after which it is left to Newton
 NEWTON_STEPS = 30
 DENSE_UP_TO = 512  # variables for which H is formed and factorised rather than multiplied with
@@ -110,11 +114,53 @@ def refine(problem: Problem, x: X, start: Y, i: Any, indices: Indices) -> tuple[
     return end.y, 2 * end.steps + 1
 
 
+class Held(NamedTuple):
+    """Where the projected method is: the point, the one before, the largest slope of ∇y g seen, whether it moves."""
+
+    y: Y
+    before: Y
+    smoothness: Float[Array, ""]
+    moving: Bool[Array, ""]
+    steps: Int[Array, ""]
+
+
+def solve_inside(problem: Problem, x: X, start: Y, i: Any, indices: Indices) -> tuple[Y, Int[Array, ""]]:
+    """argmin of g_i(x, ·) over the set Y_i, and the number of gradients it took.
+
+    y ← Π[p − ∇y g(p)/L] with p = y + (1−√q)/(1+√q)·(y − y_before), q = λ/L, and L doubled where ∇y g changes faster.
+    """
+    region, lam = problem.bounds.of(i).y, problem.strong_convexity
+    gradient = lambda y: oracle.lower_gradient(problem, x, y, i, indices)
+    eps = float(jnp.finfo(start.dtype).eps)
+
+    def one_step(at: Held) -> Held:
+        root = jnp.sqrt(lam / at.smoothness)
+        ahead = at.y + (1 - root) / (1 + root) * (at.y - at.before)
+        slope = gradient(ahead)
+        y = projection.onto(ahead - slope / at.smoothness, region)
+        change = y - ahead
+        steep = jnp.linalg.norm(gradient(y) - slope) > at.smoothness * jnp.linalg.norm(change) * (1 + 1e-3)
+        far = jnp.linalg.norm(change) > 8 * eps * (1 + jnp.linalg.norm(y))
+        steep &= far  # closer by, differences of gradients are rounding
+        where = lambda new, old: jnp.where(steep, old, new)
+        return Held(where(y, at.y), at.y, jnp.where(steep, 2, 1) * at.smoothness, steep | far, at.steps + 1)
+
+    begin = projection.onto(start, region)
+    first = Held(begin, begin, jnp.asarray(lam, start.dtype), jnp.asarray(True), jnp.int32(0))
+    end = jax.lax.while_loop(lambda at: at.moving & (at.steps < HELD_STEPS), one_step, first)
+    return end.y, 2 * end.steps
+
+
 def solve(problem: Problem, x: X, start: Y, i: Any, indices: Indices = None) -> tuple[Y, Int[Array, ""]]:
     """y_i*(x) on the given samples, and the number of gradients it took.
 
-    ‖y − y*‖ ≤ ‖∇y g‖/λ: L-BFGS comes within √ε of y*, relative to its size, and Newton's method does the rest.
+    ‖y − y*‖ ≤ ‖∇y g‖/λ: L-BFGS comes within √ε of y*, relative to its size, and Newton's method does the rest. Where
+    ∇²yy g = λI one step is all.
     """
+    if problem.hessian == "unneeded" and problem.bounds.y is not None:
+        return solve_inside(problem, x, start, i, indices)
+    if problem.hessian == "known":
+        return start - oracle.lower_gradient(problem, x, start, i, indices) / problem.strong_convexity, jnp.int32(1)
     precision = problem.strong_convexity * float(jnp.finfo(start.dtype).eps) ** 0.5
     close_enough = lambda y: precision * (1 + jnp.linalg.norm(y))
     y, gradients = minimise(lambda y: oracle.lower_loss(problem, x, y, i, indices), start, close_enough)
@@ -125,7 +171,9 @@ def solve(problem: Problem, x: X, start: Y, i: Any, indices: Indices = None) -> 
 def solver(problem: Problem, x: X, starts: Float[Array, "m dy"]) -> Solver:
     """Exact values for any loss, from all samples."""
     product = lambda y, i: oracle.lower_derivatives(problem, x, y, i)[1]
-    return Solver(
-        solve=lambda i: solve(problem, x, starts[i], i)[0],
-        invert=lambda y, i, v: solve_hessian(lambda h: product(y, i)(h)[1], v),
-    )
+    inverses = {
+        "estimated": lambda y, i, v: solve_hessian(lambda h: product(y, i)(h)[1], v),
+        "known": lambda y, i, v: v / problem.strong_convexity,
+        "unneeded": lambda y, i, v: jnp.zeros_like(v),
+    }
+    return Solver(solve=lambda i: solve(problem, x, starts[i], i)[0], invert=inverses[problem.hessian])

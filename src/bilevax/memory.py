@@ -152,7 +152,7 @@ def mean_and_all(build: Callable[[Any], tuple[PyTree, PyTree]], num_tasks: int, 
     shapes, _ = jax.eval_shape(build, jax.ShapeDtypeStruct((), np.int32))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     total, rows = jax.lax.scan(add, zeros, (chunks, repeated))
-    flat = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:num_tasks]
+    flat = lambda leaf: leaf.reshape(chunks.size, *leaf.shape[2:])[:num_tasks]
     return jax.tree.map(lambda leaf: leaf / num_tasks, total), jax.tree.map(flat, rows)
 
 

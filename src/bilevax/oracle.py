@@ -75,6 +75,12 @@ def _lagrangians(problem: Problem, at: Points, samples: tuple) -> Float[Array, "
     return jnp.sum(jax.vmap(of_task)(at.y, at.h, *samples))
 
 
+def _uppers(problem: Problem, at: Points, samples: tuple) -> Float[Array, ""]:
+    """Σ_i f_i on a batch of each task."""
+    tasks, xi, _ = samples
+    return jnp.sum(jax.vmap(lambda y, i, xi: upper_loss(problem, at.x, y, i, xi))(at.y, tasks, xi))
+
+
 def directions(problem: Problem, at: Points, samples: tuple) -> Points:
     """D_x = mean_i ∇x f_i − ∇²xy g_i·h_i, and D_y = ∇y g_i, D_h = ∇²yy g_i·h_i − ∇y f_i of each task, on a batch."""
     x, y, h = jax.grad(_lagrangians, argnums=1)(problem, at, samples)
@@ -87,14 +93,16 @@ def hypergradient(problem: Problem, at: Points, samples: tuple) -> X:
 
 
 def hypergradient_innovation(problem: Problem, now: Points, before: Points, samples: tuple, mixing: Any) -> X:
-    """G(now) − (1 − β)·G(before) on the same samples.
+    """G(now) − (1 − β)·G(before) on the same samples; for min-max without the part of h.
 
     One reverse pass for all tasks at both points: only one vector of size d is formed, and only where the samples
     touch it.
     """
 
+    summed = _uppers if problem.hessian == "unneeded" else _lagrangians
+
     def both(shift: X) -> Array:
-        of = lambda at: _lagrangians(problem, at._replace(x=at.x + shift), samples) / len(at.y)
+        of = lambda at: summed(problem, at._replace(x=at.x + shift), samples) / len(at.y)
         return of(now) - (1 - mixing) * of(before)
 
     return jax.grad(both)(jnp.zeros_like(now.x))

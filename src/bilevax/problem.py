@@ -15,6 +15,16 @@ from bilevax.data import Data, NoData, PerTask, Ragged, Shared
 
 Loss = Callable[..., Any]  # (x, y, task, batch) -> one number
 Bound = float | Float[Array, " m"] | None
+LARGEST_KNOWN = 512  # variables up to which ∇²yy g is looked at, whether it is λI
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Box:
+    """The set of all y with low ≤ y_k ≤ high for each entry; both are one number, or m, one for each task."""
+
+    low: Any
+    high: Any
 
 
 @jax.tree_util.register_dataclass
@@ -27,16 +37,16 @@ class Bounds:
     - `f_x`: C_fx, the radius of the ball for the estimate of ∇x f_i.
     - `f_y`: C_fy, the radius of the ball for the estimate of ∇y f_i.
     - `g_xy`: C_gxy, the largest singular value of the estimate of ∇²xy g_i.
-    - `y`: R_y, the radius of the ball Y_i that holds y_i.
+    - `y`: R_y, the radius of the ball Y_i that holds y_i; or a `bilevax.Box`.
     """
 
     f_x: Bound = None
     f_y: Bound = None
     g_xy: Bound = None
-    y: Bound = None
+    y: Bound | Box = None
 
     @property
-    def named(self) -> dict[str, Bound]:
+    def named(self) -> dict[str, Any]:
         """The four bounds by name."""
         return {"f_x": self.f_x, "f_y": self.f_y, "g_xy": self.g_xy, "y": self.y}
 
@@ -49,6 +59,9 @@ def _checked_bounds(bounds: Bounds, num_tasks: int) -> Bounds:
     if not isinstance(bounds, Bounds):
         raise TypeError(f"bounds must be a bilevax.Bounds; got {bounds!r}.")
     for name, bound in bounds.named.items():
+        if isinstance(bound, Box) and name == "y":
+            _check_box(bound, num_tasks)
+            continue
         if bound is None or not arguments.is_concrete(bound):
             continue
         values = arguments.floats(f"bounds.{name}", bound, f"a number > 0 or {num_tasks} of them")
@@ -56,7 +69,17 @@ def _checked_bounds(bounds: Bounds, num_tasks: int) -> Bounds:
             raise ValueError(
                 f"bounds.{name} must be a number > 0, or {num_tasks} of them (one for each task); got {bound!r}."
             )
-    return Bounds(**{name: None if bound is None else jnp.asarray(bound) for name, bound in bounds.named.items()})
+    return jax.tree.map(jnp.asarray, bounds)
+
+
+def _check_box(box: Box, num_tasks: int) -> None:
+    if not (arguments.is_concrete(box.low) and arguments.is_concrete(box.high)):
+        return
+    wanted = f"numbers, or {num_tasks} of them (one for each task), low below high"
+    low, high = (arguments.floats(f"bounds.y.{name}", getattr(box, name), wanted) for name in ("low", "high"))
+    shapes = [(), (num_tasks,)]
+    if low.shape not in shapes or high.shape not in shapes or not (low < high).all():
+        raise ValueError(f"bounds.y must be a Box of {wanted}; got {box!r}.")
 
 
 def _floating(name: str, tree: PyTree) -> PyTree:
@@ -109,11 +132,23 @@ def _first_batch(data: Data) -> PyTree:
 
 
 def _uses(function: Callable, first: PyTree, *rest: Any) -> bool:
-    """Whether the function looks at its first argument; yes in case of doubt."""
+    """Whether what the function returns depends on its first argument; yes in case of doubt."""
     traced = jax.make_jaxpr(function)(first, *rest).jaxpr
-    used = {id(variable) for equation in traced.eqns for variable in equation.invars}
-    used |= {id(variable) for variable in traced.outvars}
-    return any(id(variable) in used for variable in traced.invars[: len(jax.tree.leaves(first))])
+    needed = {id(variable) for variable in traced.outvars}
+    for equation in reversed(traced.eqns):
+        if equation.effects or any(id(variable) in needed for variable in equation.outvars):
+            needed |= {id(variable) for variable in equation.invars}
+    return any(id(variable) in needed for variable in traced.invars[: len(jax.tree.leaves(first))])
+
+
+@dataclass(frozen=True)
+class Negative:
+    """The loss −f, as a function of (x, y, task, batch): the lower loss of min over x of max over y of f."""
+
+    loss: Loss
+
+    def __call__(self, x: PyTree, y: PyTree, task: PyTree, batch: PyTree) -> Any:
+        return -self.loss(x, y, task, batch)
 
 
 class Problem:
@@ -134,6 +169,10 @@ class Problem:
       then known: matrices that are estimated leave it apart, so that it neither fades nor needs a floor.
     - `bounds`: the sets of the paper's projections.
 
+    `hessian` says what methods have to know of ∇²yy g_i: "estimated", or "known" where it is seen to be λI whatever x,
+    y and the samples are, or "unneeded" where g_i is −f_i (`bilevax.problems.minmax`): then ∇y f_i(x, y_i*) = 0, or
+    y_i* is held by its set, and ∇F is the mean of ∇x f_i(x, y_i*) alone (Danskin).
+
     A Problem is a pytree: its arrays are traced, its functions are static. Inside the library x and y
     are flat vectors; `unravel_x` and `unravel_y` give the user's pytrees back.
     """
@@ -148,13 +187,14 @@ class Problem:
     lower_data: Data
     strong_convexity: float
     ridge: bool
+    hessian: str
     upper_uses_x: bool
     bounds: Bounds
     unravel_x: Callable[[Array], PyTree]
     unravel_y: Callable[[Array], PyTree]
 
     _LEAVES = ("x0", "y0", "tasks", "upper_data", "lower_data", "strong_convexity", "bounds")
-    _STATIC = ("upper", "lower", "num_tasks", "ridge", "upper_uses_x", "unravel_x", "unravel_y")
+    _STATIC = ("upper", "lower", "num_tasks", "ridge", "hessian", "upper_uses_x", "unravel_x", "unravel_y")
 
     @arguments.known_keywords
     def __init__(
@@ -195,6 +235,7 @@ class Problem:
             self._check_loss(name)
         given = self.unravel_y(self.y0_of(0)), self.task(jnp.int32(0)), _first_batch(self.upper_data)
         self.upper_uses_x = _uses(lambda *given: upper(*given), self.unravel_x(self.x0), *given)
+        self.hessian = self._look_at_hessian()
         for loss in (upper, lower):
             if hasattr(loss, "check"):
                 loss.check(self)
@@ -247,6 +288,26 @@ class Problem:
         if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
             shown = f"shape {out.shape} of {out.dtype}" if hasattr(out, "shape") else type(out).__name__
             raise ValueError(f"{name} must return one real number, the mean loss over the batch; it returned {shown}.")
+
+    def _look_at_hessian(self) -> str:
+        """What methods have to know of ∇²yy g."""
+        if isinstance(self.lower, Negative) and self.lower.loss == self.upper:
+            return "unneeded"
+        if self.dim_y > LARGEST_KNOWN or not arguments.is_concrete(self.strong_convexity):
+            return "estimated"
+        task, batch = self.task(jnp.int32(0)), _first_batch(self.lower_data)
+
+        def product(given: tuple, h: Array) -> Array:
+            x, y, task, batch = given
+            loss = lambda y: self.lower(self.unravel_x(x), self.unravel_y(y), task, batch)
+            return jax.jvp(jax.grad(loss), (y,), (h,))[1]
+
+        at = self.x0, self.y0_of(0), task, batch
+        if _uses(product, at, self.y0_of(0)):
+            return "estimated"
+        columns = jax.jit(jax.vmap(product, in_axes=(None, 0)))(at, jnp.eye(self.dim_y, dtype=self.dtype))
+        wanted = self.strong_convexity * jnp.eye(self.dim_y, dtype=self.dtype)
+        return "known" if bool(jnp.allclose(columns, wanted, rtol=1e-6, atol=0)) else "estimated"
 
     @property
     def known_curvature(self) -> Any:

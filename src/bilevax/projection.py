@@ -1,4 +1,4 @@
-"""The paper's projections: on a ball (Π_C), on bounded matrices (S^u_C), on curved enough ones (S^l_λ)."""
+"""The paper's projections: on a ball (Π_C) or a box, on bounded matrices (S^u_C), on curved enough ones (S^l_λ)."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from bilevax import lapack
 from bilevax.lapack import Eigen
+from bilevax.problem import Box
 
 
 def ball(vector: Float[Array, " n"], radius: Any) -> Float[Array, " n"]:
@@ -16,6 +17,20 @@ def ball(vector: Float[Array, " n"], radius: Any) -> Float[Array, " n"]:
     if radius is None:
         return vector
     return vector * jnp.minimum(1, radius / jnp.maximum(jnp.linalg.norm(vector), radius))
+
+
+def onto(vector: Float[Array, " n"], region: Any) -> Float[Array, " n"]:
+    """Π_Y: the nearest point of a ball, given by its radius, or of a `Box`; `None` leaves the vector alone."""
+    if isinstance(region, Box):
+        return jnp.clip(vector, region.low, region.high)
+    return ball(vector, region)
+
+
+def inside(vector: Float[Array, " n"], region: Any) -> Bool[Array, ""]:
+    """Whether Π_Y leaves the vector where it is."""
+    if isinstance(region, Box):
+        return jnp.all((vector >= region.low) & (vector <= region.high))
+    return jnp.linalg.norm(vector) <= region
 
 
 def surely_below(matrix: Float[Array, "d dy"], ceiling: Any) -> Bool[Array, ""]:

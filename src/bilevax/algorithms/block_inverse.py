@@ -1,8 +1,12 @@
-"""What stands for H_i⁻¹∇y f_i in BSVRB: H_i itself, floored at λ (v1), or h_i as a variable that is followed (v2)."""
+"""What stands for H_i⁻¹∇y f_i in BSVRB: H_i itself, floored at λ (v1), or h_i as a variable that is followed (v2).
+
+Where a problem's ∇²yy g is λI, or not needed, neither is estimated (`served`).
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from bilevax import delay, lapack, projection
@@ -93,3 +97,29 @@ FOLLOWED = Inverse(
     products=lambda problem: 2,
 )
 """v2: h_i, a variable of its own."""
+
+
+def _without_estimate(solve: Callable[[Problem, Array], Array], products: int) -> Inverse:
+    """h_i from ∇y f_i on the fresh sample alone: MSVR has nothing to follow."""
+    return Inverse(
+        start=lambda problem, seen, bounds: jnp.zeros(0, problem.dtype),
+        bring=lambda kept, bring_lower: kept,
+        sample=lambda problem, seen, h: jnp.zeros(0, problem.dtype),
+        estimate=lambda kept: kept,
+        points=lambda kept: (None, None),
+        update=lambda problem, kept, estimate, rates, bounds: kept,
+        solve=lambda problem, kept, updated, f_y, f_y_before: (solve(problem, f_y), solve(problem, f_y_before)),
+        products=lambda problem: products,
+    )
+
+
+KNOWN = _without_estimate(lambda problem, f_y: f_y / problem.strong_convexity, products=1)
+"""h_i = ∇y f_i/λ, where ∇²yy g = λI."""
+
+UNNEEDED = _without_estimate(lambda problem, f_y: jnp.zeros_like(f_y), products=0)
+"""h_i = 0, for min-max."""
+
+
+def served(inverse: Inverse, problem: Problem) -> Inverse:
+    """What serves a problem: the given one where ∇²yy g has to be estimated."""
+    return {"estimated": inverse, "known": KNOWN, "unneeded": UNNEEDED}[problem.hessian]

@@ -14,6 +14,7 @@ and with G the mean over the drawn i of ∇x f_i − ∇²xy g_i h_i on the fres
 
     z ← (1−β)(z − G(before)) + G(now),   x ← x − η z.
 
+Where ∇²yy g is known to be λI (`Problem.hessian`) both are h_i = ∇y f_i/λ on the fresh sample, and for min-max h_i = 0.
 Estimates come before the direction: v1 takes the new H_i for `now` and the old one for `before`. Nothing of size d is
 kept for a block, and nothing of size d'² either in v2. Of the bounds only `f_y` is used, by v2; where h_i leans on its
 ball, the steps since the last visit are replayed, which costs more with more tasks. O(m ε⁻³/(I√I) + m ε⁻³/(I√B))
@@ -30,7 +31,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bilevax import arguments, delay, draw, estimator, memory, oracle
 from bilevax.algorithms.base import Algorithm, Cost, Info, Variables, described
-from bilevax.algorithms.block_inverse import FLOORED, FOLLOWED, Inverse, Seen
+from bilevax.algorithms.block_inverse import FLOORED, FOLLOWED, Inverse, Seen, served
 from bilevax.algorithms.cost import Sizes, count_cost
 from bilevax.algorithms.first import Beginning, as_beginning, first_batch, first_point, initial_cost
 from bilevax.algorithms.move import all_finite, check_optimizer, finite_move, move, start_optimizer, unless_diverged
@@ -219,11 +220,12 @@ def _assemble(name: str, inverse: Inverse, chosen: Mapping[str, Any]) -> Algorit
         optimizer=chosen["upper_optimizer"],
         beginning=as_beginning(chosen["initialization"], chosen["initial_batch_size"], chosen["batch_size"]),
     )
+    own = lambda problem: settings._replace(inverse=served(inverse, problem))
     return Algorithm(
         name=name,
-        init=lambda problem, key: _start(settings, problem, key),
-        step=lambda problem, state, key: _step(settings, problem, state, key),
-        variables=lambda problem, state: _variables(settings, problem, state),
+        init=lambda problem, key: _start(own(problem), problem, key),
+        step=lambda problem, state, key: _step(own(problem), problem, state, key),
+        variables=lambda problem, state: _variables(own(problem), problem, state),
         settings=chosen,
     )
 

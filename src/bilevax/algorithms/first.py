@@ -55,15 +55,17 @@ def first_batch(
 
 
 def first_point(
-    problem: Problem, beginning: Beginning, radius: Any, key: Key[Array, ""], i: Int[Array, ""]
+    problem: Problem, beginning: Beginning, region: Any, key: Key[Array, ""], i: Int[Array, ""]
 ) -> FirstPoint:
-    """The first batch of task i, and y_0 on it, inside the ball Y_i."""
+    """The first batch of task i, and y_0 on it, inside the set Y_i; `None` for methods that do not project y."""
+    if region is None and problem.hessian == "unneeded" and problem.bounds.y is not None:
+        raise TypeError("this method does not keep y in a set; for a min-max problem with one use rsvrb or re_rsvrb.")
     xi, zeta = first_batch(problem, beginning, key, i)
     y, solves = problem.y0_of(i), jnp.int32(0)
     if beginning.initialization == "theorem":
         solve = linear_lower.solve if linear_lower.serves(problem) else lower.solve
         y, solves = solve(problem, problem.x0, y, i, zeta)
-    return FirstPoint(projection.ball(y, radius), xi, zeta, solves)
+    return FirstPoint(projection.onto(y, region), xi, zeta, solves)
 
 
 def solving_cost(problem: Problem, beginning: Beginning, solves: Int[Array, " m"]) -> Cost:

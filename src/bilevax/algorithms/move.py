@@ -34,7 +34,8 @@ def move(
     """x_{t+1} = x_t − η d, or x_t plus what the optimizer makes of d; and what it carries on."""
     if optimizer is None:
         return x - step * direction, carried
-    updates, carried = optimizer.update(problem.unravel_x(direction), carried, problem.unravel_x(x))
+    with jax.numpy_dtype_promotion("standard"):  # what optimizers of optax are written for
+        updates, carried = optimizer.update(problem.unravel_x(direction), carried, problem.unravel_x(x))
     return x + jax.flatten_util.ravel_pytree(updates)[0], carried
 
 

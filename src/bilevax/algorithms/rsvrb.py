@@ -53,10 +53,10 @@ from bilevax.schedule import Mixing, Rates, as_rates
 def _bring(problem: Problem, settings: Settings, state: State, i: Int[Array, ""], task: Task) -> Task:
     """The task as it is now: all updates that were delayed since its last visit, made."""
     rates_at = lambda t: rates_of(problem, settings, state, t)
-    radius = settings.bounds(problem.bounds).of(i).y
+    region = settings.bounds(problem.bounds).of(i).y
     passed = delay.elapsed(state.clock, task.visit, rates_at)
     kept = delay.Lower(task.y, task.y_before, task.g_y)
-    brought = delay.bring_lower(state.clock, task.visit, passed, kept, radius, rates_at)
+    brought = delay.bring_lower(state.clock, task.visit, passed, kept, region, rates_at)
     return task._replace(
         y=brought.y,
         y_before=brought.y_before,

@@ -49,7 +49,7 @@ def _box(given: Curvature | None, chosen: dict[str, Any]) -> Box:
     beginning = as_beginning(chosen["initialization"], chosen["initial_batch_size"], size)
 
     def start(problem: Problem, x: Array, y: Rows, key: Key[Array, ""]) -> Begun:
-        curvature = curvatures.chosen(given, problem)
+        curvature = curvatures.chosen(given, problem, pulls=True)
 
         def first(i: Array) -> PyTree:
             _, zeta = first_batch(problem, beginning, key, i)
@@ -62,7 +62,7 @@ def _box(given: Curvature | None, chosen: dict[str, Any]) -> Box:
         return Begun(Followed(x, y, rows), (), cost)
 
     def step(problem: Problem, rates: Rates, state: Together, key: Key[Array, ""], move: Move) -> Stepped:
-        curvature, tasks = curvatures.chosen(given, problem), all_tasks(problem)
+        curvature, tasks = curvatures.chosen(given, problem, pulls=True), all_tasks(problem)
         x, y, (x_before, y_before, rows) = state.x, state.y, state.kept
         (xi,), (zeta, fresh_zeta) = draw.batches_of_all(problem, key, (size,), (size, size))
         f_x, f_y = jax.vmap(lambda y, i, xi: oracle.upper_gradients(problem, x, y, i, xi))(y, tasks, xi)

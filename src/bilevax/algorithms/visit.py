@@ -52,6 +52,6 @@ def update_vectors(
         f_x = projection.ball(estimator.storm(task.f_x, new.f_x, mixing.f_x), bounds.f_x)  # line 4, u
     f_y = projection.ball(estimator.storm(task.f_y, new.f_y, mixing.f_y), bounds.f_y)  # line 5, v
     g_y = estimator.storm(task.g_y, new.g_y, mixing.g_y)  # line 8, w
-    trial = projection.ball(task.y - rates.lower_step * g_y, bounds.y)
+    trial = projection.onto(task.y - rates.lower_step * g_y, bounds.y)
     y = task.y + rates.relaxation * (trial - task.y)  # line 15
     return Task(y, task.y, f_x, f_y, g_y, task.curvature, visit)

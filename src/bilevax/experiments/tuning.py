@@ -2,8 +2,9 @@
 
 A field of settings is spread evenly (a Halton sequence) over a method's ranges and choices. All settings with the same
 choices and all seeds run side by side as one compiled program, the settings of a seed on the same draws; in groups of
-fewer settings where memory does not allow more. The better part goes on to a round with more steps. What counts is the mean over seeds of F at a quarter, half and the whole of a round's
-steps: a setting should be good early and late. F is exact, on an excerpt of the tasks where there are many.
+fewer settings where memory does not allow more. The better part goes on to a round with more steps. What counts is the
+mean over seeds of F at a quarter, half and the whole of a round's steps: a setting should be good early and late. F is
+exact, on an excerpt of the tasks where there are many.
 """
 
 from collections.abc import Callable, Mapping, Sequence

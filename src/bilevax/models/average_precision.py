@@ -1,0 +1,149 @@
+"""A classifier that ranks: trained for average precision, the area under the precision-recall curve."""
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+
+from bilevax import arguments
+from bilevax.algorithms.base import Algorithm
+from bilevax.algorithms.bsvrb import bsvrb_v2
+from bilevax.models import network
+from bilevax.problem import Problem
+from bilevax.problems import average_precision
+from bilevax.rows import sparse_rows
+from bilevax.run import solve
+
+GROUP = 4096  # most positive samples that are compared with the same samples
+
+
+class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
+    """A linear model or a small network for two classes, one of them rare, trained for average precision.
+
+        min_x −mean over positive i of E_j[ℓ(s_j − s_i) 1(b_j = 1)] / E_j[ℓ(s_j − s_i)] + penalty,   s = score(x, a)
+
+    The second class, in sorted order, is the positive one. Training starts from a logistic regression (for a network
+    from the same network trained on the logistic loss) and goes on with BSVRB on `bilevax.problems.average_precision`;
+    at the end one slope and one shift turn scores into log-odds, so `predict` and `predict_proba` mean what they do
+    elsewhere.
+
+    - `hidden`: sizes of hidden layers; none makes a linear model.
+    - `C`: inverse strength of the ridge, as in scikit-learn's LogisticRegression.
+    - `surrogate`, `width`: of ℓ, see `bilevax.problems.average_precision`.
+    - `steps`, `learning_rate`: of Adam, its rate falls to zero along a cosine; `batch_size`: pairs of a positive and a
+      negative sample in a step; `mixing`: weight of fresh samples in BSVRB's estimates.
+    - `random_state`: of the draws; `verbose`: a progress bar on stderr.
+
+    Fitted: `classes_`, `layers_` (weights and shift of each layer), `log_odds_` (slope and shift), `n_steps_`.
+    Sources: Guo, Hu, Zhang, Yang 2021 (the problem), Hu, Qiu, Guo, Zhang, Yang 2023 (the method).
+    """
+
+    def __init__(
+        self, hidden: tuple[int, ...] = (), *, C: float = 1.0, surrogate: str = "sigmoid", width: float | None = None,
+        steps: int = 2000, learning_rate: float = 3e-3, batch_size: int = 128, mixing: float = 0.3,
+        random_state: Any = None, verbose: bool = False,
+    ):  # fmt: skip
+        self.hidden = hidden
+        self.C = C
+        self.surrogate = surrogate
+        self.width = width
+        self.steps = steps
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.mixing = mixing
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        """Two classes, dense or sparse rows."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> "AveragePrecisionClassifier":
+        """Train on rows X, an array or a scipy.sparse matrix, with labels y of two classes."""
+        arguments.positive("C", self.C)
+        arguments.positive("learning_rate", self.learning_rate)
+        arguments.count("steps", self.steps)
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) != 2:
+            raise ValueError(
+                "Only binary classification is supported. The type of the target is "
+                f"{'binary with one class' if len(self.classes_) == 1 else 'multiclass'}: {len(self.classes_)} classes."
+            )
+        signs, seed = 2.0 * codes - 1.0, int(check_random_state(self.random_state).randint(2**31))
+        begun = self._begin(X, signs, jax.random.key(seed))
+        algorithm = _algorithm(self.steps, self.learning_rate, self.batch_size, self.mixing)
+        problem = self._problem(X, signs, begun)
+        result = solve(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=self.verbose)
+        self.n_steps_ = result.steps
+        self.layers_ = jax.tree.map(np.asarray, result.x)
+        own = LogisticRegression(C=np.inf).fit(self._scores(X)[:, None], codes)
+        self.log_odds_ = float(own.coef_[0, 0]), float(own.intercept_[0])
+        return self
+
+    def _begin(self, X: Any, signs: np.ndarray, key: Any) -> network.Layers:
+        """The model trained on the logistic loss."""
+        dtype = jnp.result_type(float)
+        if not self.hidden:
+            fitted = LogisticRegression(C=self.C, max_iter=1000).fit(X, signs)
+            return [{"weights": jnp.asarray(fitted.coef_.T, dtype), "shift": jnp.asarray(fitted.intercept_, dtype)}]
+        random_key, draw_key = jax.random.split(key)
+        layers = network.random_layers(random_key, (X.shape[1], *self.hidden, 1), dtype)
+        return network.fit_logistic(
+            layers, _rows(X), jnp.asarray(signs, dtype), 1 / (self.C * len(signs)), draw_key,
+            steps=self.steps, batch=self.batch_size,
+        )  # fmt: skip
+
+    def _problem(self, X: Any, signs: np.ndarray, begun: network.Layers) -> Problem:
+        positives = int((signs > 0).sum())
+        return average_precision(
+            features=X, labels=signs, score=network.scores, x0=begun, surrogate=self.surrogate, width=self.width,
+            group=-(-positives // -(-positives // GROUP)), ridge=1 / (self.C * len(signs)),
+            penalty=network.half_squares,
+        )  # fmt: skip
+
+    def _scores(self, X: Any) -> np.ndarray:
+        return np.asarray(network.scores(jax.tree.map(jnp.asarray, self.layers_), _rows(X)), float)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Log-odds of the second class."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        slope, shift = self.log_odds_
+        return slope * self._scores(X) + shift
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of both classes."""
+        odds = self.decision_function(X)
+        return np.asarray(jax.nn.sigmoid(np.column_stack([-odds, odds])))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The more probable class of each row."""
+        positive = self.decision_function(X) > 0
+        return self.classes_[positive.astype(int)]
+
+
+@lru_cache(maxsize=8)
+def _algorithm(steps: int, learning_rate: float, batch_size: int, mixing: float) -> Algorithm:
+    """One object for one choice of settings, so that the next fit need not be compiled again."""
+    return bsvrb_v2(
+        lower_step=0.7, mixing=mixing, tasks_per_step=1, batch_size=batch_size, initial_batch_size=8 * batch_size,
+        upper_optimizer=optax.adam(optax.cosine_decay_schedule(learning_rate, steps)),
+    )  # fmt: skip
+
+
+def _rows(X: Any) -> Any:
+    dtype = jnp.result_type(float)
+    return sparse_rows(X, dtype) if sp.issparse(X) else jnp.asarray(X, dtype)

@@ -1,0 +1,179 @@
+"""Average precision, the area under the precision-recall curve, through a pairwise surrogate.
+
+    min_x −(1/m) Σ_{b_i = 1} E_j[ℓ(s_j − s_i) 1(b_j = 1)] / E_j[ℓ(s_j − s_i)] + ridge/2 ‖x‖²,   s = score(x, a)
+
+With the step function for ℓ the ratio is the precision at the score of the positive sample i, and F is minus the
+average precision. Smooth stand-ins are ℓ(d) = 1/(1 + exp(−d/w)), which tends to the step function with w, and
+max(0, w + d)². Both expectations of each positive sample are one lower problem (`bilevax.problems.compositional`), so a
+step looks at a few positive samples and compares each with a few others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Array, Float, PyTree
+
+from bilevax import arguments
+from bilevax.data import shared
+from bilevax.problem import Bounds, Problem
+from bilevax.problems.compositional import compositional
+from bilevax.rows import sparse_rows
+
+Score = Callable[[PyTree, Any], Float[Array, " batch"]]
+
+
+def sigmoid(gap: Array, width: float) -> Array:
+    """1/(1 + exp(−d/w))."""
+    return jax.nn.sigmoid(gap / width)
+
+
+def squared_hinge(gap: Array, width: float) -> Array:
+    """max(0, w + d)²."""
+    return jnp.maximum(0, width + gap) ** 2
+
+
+SURROGATES = {"sigmoid": sigmoid, "squared_hinge": squared_hinge}
+WIDTHS = {"sigmoid": 0.3, "squared_hinge": 1.0}
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """E_j[ℓ(s_j − s_i) 1(b_j = 1)] and E_j[ℓ(s_j − s_i)] of the positive samples i of a group, on drawn pairs."""
+
+    score: Score
+    loss: Callable[[Array, float], Array]
+    width: float
+
+    def __call__(self, x: PyTree, task: PyTree, batch: PyTree) -> Float[Array, "group 2"]:
+        own = self.score(x, task["rows"])[:, None]
+
+        def mean_loss(kind: str) -> Array:
+            losses = self.loss(self.score(x, batch[kind])[None, :] - own, self.width)
+            return losses @ batch[f"{kind} weight"] / losses.shape[1]
+
+        positive, negative = mean_loss("positive"), mean_loss("negative")
+        return jnp.stack([positive, positive + negative], axis=1)
+
+
+def minus_precision(u: Float[Array, "group 2"], task: PyTree) -> Float[Array, ""]:
+    """Minus the mean of u_1/u_2 over a group, with u_2 kept above what E[ℓ] is at least: its estimate may go below."""
+    return -jnp.mean(task["weight"] * u[:, 0] / jnp.maximum(u[:, 1], task["floor"]))
+
+
+@dataclass(frozen=True)
+class Ridge:
+    """ridge · penalty(x)."""
+
+    penalty: Callable[[PyTree], Any]
+
+    def __call__(self, x: PyTree, task: PyTree) -> Array:
+        return task["ridge"] * self.penalty(x)
+
+
+def half_squares(x: PyTree) -> Any:
+    """½‖x‖²."""
+    return 0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(x))
+
+
+def _rounded(count: int) -> int:
+    """A number of rows not much above, with few leading digits: problems of nearly the same size are one program."""
+    unit = 2 ** max(0, count.bit_length() - 3)
+    return -(-count // unit) * unit
+
+
+def _paired(rows: Any, count: int) -> tuple[Any, np.ndarray]:
+    """The rows, repeated until there are `count`, and weights that give each row the same share of the mean."""
+    n = rows.shape[0]
+    places = np.arange(count) % n
+    return rows[places], count / n / np.bincount(places, minlength=n)[places]
+
+
+def _held(rows: Any) -> Any:
+    dtype = jnp.result_type(float)
+    return sparse_rows(rows, dtype) if sp.issparse(rows) else jnp.asarray(rows, dtype)
+
+
+def _grouped(rows: Any, group: int, **numbers: float) -> dict[str, Any]:
+    """The positive samples as tasks, `group` in each; the numbers belong to every task."""
+    groups = -(-rows.shape[0] // group)
+    repeated, weights = _paired(rows, groups * group)
+    own = {"rows": _held(repeated), "weight": _held(weights)}
+    tasks = jax.tree.map(lambda leaf: leaf.reshape(groups, group, *leaf.shape[1:]), own)
+    return {**tasks, **{name: _held(np.full(groups, number)) for name, number in numbers.items()}}
+
+
+def _checked(features: Any, labels: Any) -> tuple[Any, np.ndarray]:
+    """Features as rows that can be taken, and which of them are positive."""
+    A = features.tocsr() if sp.issparse(features) else arguments.floats("features", features, "an array of numbers")
+    if not np.isfinite(A.data if sp.issparse(A) else A).all():
+        raise ValueError("features must be finite; some of the values are not.")
+    b = arguments.floats("labels", labels, "-1 or +1")
+    if len(A.shape) != 2 or b.shape != A.shape[:1]:
+        raise ValueError(
+            f"features must be (samples, features) and labels (samples,); got shapes {A.shape} and {b.shape}."
+        )
+    if not np.isin(b, (-1, 1)).all():
+        raise ValueError(f"labels must be -1 or +1; got {b[~np.isin(b, (-1, 1))][0]:g}.")
+    if len(set(b)) < 2:
+        raise ValueError(f"labels must hold both -1 and +1; all {len(b)} are {b[0] if len(b) else 'missing'}.")
+    return A, b == 1
+
+
+@arguments.known_keywords
+def average_precision(
+    *,
+    features: Any,
+    labels: Any,
+    score: Score,
+    x0: PyTree,
+    surrogate: str = "sigmoid",
+    width: float | None = None,
+    group: int = 1,
+    ridge: float = 0.0,
+    penalty: Callable[[PyTree], Any] = half_squares,
+    bounds: Bounds | None = None,
+) -> Problem:
+    """Minus the average precision of the ranking by score(x, ·), one lower problem for each positive sample.
+
+    - `features`: (samples, features), an array or a scipy.sparse matrix; `labels`: −1 or +1.
+    - `score(x, rows)`: the scores of some rows, for example `rows @ x`; rows of a sparse matrix come as
+      `bilevax.rows.SparseRows`, which `@` takes too. `x0`: where its parameters start.
+    - `surrogate`: "sigmoid" or "squared_hinge" for ℓ; `width`: its w, by default 0.3 and 1. A smaller one is closer to
+      the average precision and harder to minimise; it is in units of the scores.
+    - `group`: positive samples in a lower problem. With one, as the paper has it, each is compared with samples of its
+      own; a larger group shares them, so that a sample is scored once for all of its group.
+    - `ridge`: added is ridge · `penalty(x)`, by default ½‖x‖².
+
+    A sample that is drawn for a lower problem is a pair of a positive and a negative one: with rare positives a plain
+    draw would hold none of them. Rows are repeated, with weights that undo it, until there are as many of both kinds,
+    and a round number of them. Source: Guo, Hu, Zhang, Yang, the introduction's equation for AUPRC, after Qi, Luo, Xu,
+    Ji, Yang 2021 (SOAP).
+    """
+    arguments.one_of("surrogate", surrogate, tuple(SURROGATES))
+    width = WIDTHS[surrogate] if width is None else width
+    arguments.positive("width", width)
+    arguments.count("group", group)
+    arguments.number("ridge", ridge, "a number >= 0", lambda v: v >= 0)
+    A, positive = _checked(features, labels)
+    loss, n = SURROGATES[surrogate], len(positive)
+    groups = {"positive": A[positive], "negative": A[~positive]}
+    count = _rounded(max(group.shape[0] for group in groups.values()))
+    data: dict[str, Any] = {}
+    for kind, rows in groups.items():
+        repeated, weights = _paired(rows, count)
+        data |= {kind: _held(repeated), f"{kind} weight": _held(weights * rows.shape[0] / n)}
+    floor = float(loss(jnp.zeros(()), float(width))) / n  # ℓ of a sample with itself is part of E[ℓ]
+    return compositional(
+        outer=minus_precision,
+        inner=Pairs(score, loss, float(width)),
+        x0=x0,
+        tasks=_grouped(groups["positive"], _rounded(min(group, int(positive.sum()))), floor=floor, ridge=float(ridge)),
+        data=shared(data),
+        penalty=Ridge(penalty),
+        bounds=bounds,
+    )

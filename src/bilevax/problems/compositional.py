@@ -1,0 +1,92 @@
+"""Sums of stochastic compositional functions, one lower problem for each.
+
+    min_x F(x) = (1/m) Σ_i f_i(E_ζ[g_i(x; ζ)]) + r_i(x)
+
+E[g_i] is inside f_i, so a sample of g_i gives no unbiased gradient. With y_i*(x) = argmin_y ½‖y‖² − yᵀE[g_i(x; ζ)] it
+is a bilevel problem (the paper's equation for "a sum of stochastic compositional functions") whose ∇²yy g = I is known:
+methods see that, estimate nothing of it, and a lower problem is solved exactly by one step.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from bilevax import arguments
+from bilevax.data import Data, NoData
+from bilevax.problem import Bounds, Problem
+
+
+@dataclass(frozen=True)
+class Outer:
+    """f_i(y) + r_i(x), as a function of (x, y, task, batch)."""
+
+    function: Callable[[Any, Any], Any]
+    penalty: Callable[[Any, Any], Any] | None = None
+
+    def __call__(self, x: PyTree, y: PyTree, task: PyTree, batch: Any) -> Array:
+        value = self.function(y, task)
+        return value if self.penalty is None else value + self.penalty(x, task)
+
+
+@dataclass(frozen=True)
+class Inner:
+    """½‖y‖² − yᵀg_i(x; ζ), as a function of (x, y, task, batch); g_i may be a pytree."""
+
+    function: Callable[[Any, Any, Any], Any]
+
+    def __call__(self, x: PyTree, y: PyTree, task: PyTree, batch: Any) -> Float[Array, ""]:
+        terms = jax.tree.map(lambda y, g: 0.5 * jnp.sum(y * y) - jnp.sum(y * g), y, self.function(x, task, batch))
+        return sum(jax.tree.leaves(terms))  # type: ignore[return-value]
+
+
+def _example(inner: Callable, x0: PyTree, tasks: Any, data: Any) -> PyTree:
+    """Zeros like g_i(x; ζ)."""
+    first = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf)[0], tree)
+    task = jnp.int32(0) if tasks is None or isinstance(tasks, int) else first(tasks)
+    batch = (NoData() if data is None else data).take(jnp.int32(0), jnp.zeros(2, jnp.int32))
+    shapes = jax.eval_shape(inner, jax.tree.map(jnp.asarray, x0), task, batch)
+    dtype = jnp.result_type(*jax.tree.leaves(x0))
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), shapes)
+
+
+@arguments.known_keywords
+def compositional(
+    *,
+    outer: Callable[[PyTree, PyTree], Any],
+    inner: Callable[[PyTree, PyTree, PyTree], PyTree],
+    x0: PyTree,
+    data: Data | None,
+    tasks: PyTree | int | None = None,
+    penalty: Callable[[PyTree, PyTree], Any] | None = None,
+    bounds: Bounds | None = None,
+) -> Problem:
+    """min over x of (1/m) Σ_i outer(E[inner(x, task_i, ζ)], task_i) + penalty(x, task_i).
+
+    - `outer(u, task)`: f_i, one number; `inner(x, task, batch)`: g_i, an array or a pytree of them, the mean over the
+      batch.
+    - `x0`: a pytree of floats; `tasks`: as for `bilevax.Problem`, a pytree with a leading axis m, or the number m.
+    - `data`: what g_i is sampled from: `bilevax.shared`, `per_task` or `ragged`.
+    - `penalty(x, task)`: r_i, one number; none by default.
+
+    y_i starts at zero; with `initialization="theorem"` at g_i(x_0) on the first batch. A good lower step is at most 1.
+    Source: Guo, Hu, Zhang, Yang, the introduction's "Optimizing a Sum of Stochastic Compositional Functions".
+    """
+    for name, function in [("outer", outer), ("inner", inner), ("penalty", penalty)]:
+        if not callable(function) and not (name == "penalty" and function is None):
+            raise TypeError(f"{name} must be a function; got {function!r}.")
+    return Problem(
+        upper=Outer(outer, penalty),
+        lower=Inner(inner),
+        x0=x0,
+        y0=_example(inner, x0, tasks, data),
+        y0_per_task=False,
+        tasks=tasks,
+        lower_data=data,
+        strong_convexity=1.0,
+        ridge=True,
+        bounds=bounds,
+    )
