@@ -14,7 +14,7 @@ FLOORS = [
     {"arguments", "rows", "lapack"}, {"data"}, {"problem"}, {"draw"}, {"oracle"},
     {"projection", "estimator", "schedule"}, {"delay", "lower"}, {"curvature"}, {"memory"}, {"linear_lower"},
     {"algorithms"}, {"metrics", "trace", "terminal"}, {"plan"}, {"check", "run"}, {"experiments", "demo", "models"},
-    {"cli"},
+    {"cleaning"}, {"cli"},
 ]  # fmt: skip
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 ALONE = {  # rooms beside the stairs, and all that they know of the others

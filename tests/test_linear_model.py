@@ -298,7 +298,8 @@ def test_many_linear_models_equal_the_dense_matrices_with_a_schedule_for_each_es
 
 def own_problem(rows=None, ridge=True, strong_convexity=0.3, weights=8):
     """A problem that a user puts together from a LinearModel."""
-    from bilevax.problems.reweighting import TrustedLoss, logistic
+    from bilevax.problems.labelled import logistic
+    from bilevax.problems.reweighting import TrustedLoss
 
     A, b = np.random.default_rng(0).normal(size=(8, 2)), np.ones((8, 1))
     data = {"features": A, "labels": b, "row": np.arange(8) if rows is None else rows}

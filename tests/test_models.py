@@ -4,15 +4,22 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from bilevax.models import AveragePrecisionClassifier
+from bilevax.models import AveragePrecisionClassifier, MultiTaskAUCClassifier, TrustedReweighter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@parametrize_with_checks([AveragePrecisionClassifier(steps=20, batch_size=16)])
+SMALL = [
+    AveragePrecisionClassifier(steps=20, batch_size=16),
+    MultiTaskAUCClassifier((4,), steps=100, batch_size=16),
+    TrustedReweighter(steps=20),
+]
+
+
+@parametrize_with_checks(SMALL)
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
@@ -59,3 +66,67 @@ def test_bad_settings_are_named(name, value):
     X, _y = rare(30, 5)
     with pytest.raises((ValueError, TypeError), match=f"{name} must be"):
         AveragePrecisionClassifier(**{name: value}).fit(X, np.where(np.arange(30) % 3, "a", "b"))
+
+
+def mislabelled(n, seed, share):
+    """Three classes in the plane, of whose labels a share is moved on to the next class."""
+    rng = np.random.default_rng(seed)
+    true = rng.integers(0, 3, n)
+    X = np.array([[0, 2], [2, -1], [-2, -1]])[true] + rng.normal(size=(n, 2))
+    wrong = rng.random(n) < share
+    return X, np.where(wrong, (true + 1) % 3, true), wrong
+
+
+def test_trusted_rows_tell_which_labels_are_wrong():
+    X, y, wrong = mislabelled(600, 0, 0.4)
+    sure, labels, _ = mislabelled(60, 1, 0.0)
+    new, truth, _ = mislabelled(2000, 2, 0.0)
+    ours = TrustedReweighter(steps=500, random_state=0).fit(X, y, sure, labels)
+    assert roc_auc_score(wrong, -ours.weights_) > 0.9
+    assert sorted(ours.suspicion_rank_) == list(range(1, 601))
+    assert (np.diff(ours.weights_[np.argsort(ours.suspicion_rank_)]) >= 0).all()
+    plain = LogisticRegression().fit(X, y)
+    assert ours.score(new, truth) > plain.score(new, truth) + 0.02
+    assert ours.trace_["objective"][-1] < ours.trace_["objective"][0]
+    np.testing.assert_allclose(ours.predict_proba(new).sum(1), 1)
+
+
+BAD_TRUSTED = {
+    "labels alone": ((None, [0, 1]), "X_trusted and y_trusted must be given together"),
+    "columns": ((np.zeros((2, 3)), [0, 1]), "X_trusted must have the 2 columns of X"),
+    "rows": ((np.zeros((2, 2)), [0]), "one label for each of its rows"),
+    "unseen": ((np.zeros((2, 2)), [0, 7]), "y_trusted holds labels that y does not: 7"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TRUSTED)
+def test_trusted_rows_that_do_not_fit_are_refused(case):
+    X, y, _ = mislabelled(30, 0, 0.0)
+    trusted, message = BAD_TRUSTED[case]
+    with pytest.raises(ValueError, match=message):
+        TrustedReweighter(steps=5).fit(X, y, *trusted)
+
+
+def many_tasks(n, m, seed):
+    """Binary tasks that share two hidden directions, few positives in each."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 6))
+    angles = np.linspace(0, np.pi, m, endpoint=False)
+    scores = np.abs(X[:, :2] @ np.stack([np.cos(angles), np.sin(angles)])) + 0.2 * rng.normal(size=(n, m))
+    return X, (scores > 1.5).astype(int)
+
+
+def test_a_few_tasks_a_step_train_all_of_them():
+    X, Y = many_tasks(800, 24, 0)
+    new, labels = many_tasks(1500, 24, 1)
+    ours = MultiTaskAUCClassifier((16,), tasks_per_step=6, steps=1500, random_state=0).fit(X, Y)
+    areas = [roc_auc_score(labels[:, i], ours.decision_function(new)[:, i]) for i in range(24)]
+    assert np.mean(areas) > 0.85  # a linear model has one half
+    assert ours.predict(new).shape == labels.shape
+    np.testing.assert_allclose(ours.predict_proba(new).mean(0), Y.mean(0), atol=0.05)
+
+
+def test_labels_of_several_tasks_must_be_zero_or_one():
+    X, Y = many_tasks(30, 3, 0)
+    with pytest.raises(ValueError, match="y of several tasks must hold 0 and 1; got"):
+        MultiTaskAUCClassifier().fit(X, Y + 1)

@@ -1,4 +1,4 @@
-"""The command line: `bilevax demo`, `algorithms`, `reproduce`, `compare` and `report`."""
+"""The command line: `bilevax demo`, `algorithms`, `clean`, `reproduce`, `compare` and `report`."""
 
 import contextlib
 import importlib
@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-EXTRAS = {"click": "cli", "sklearn": "sklearn", "matplotlib": "plots", "plotly": "plots", "pooch": "data"}
+EXTRAS = {
+    "click": "cli", "sklearn": "sklearn", "matplotlib": "plots", "plotly": "plots", "pooch": "data", "pandas": "tables",
+}  # fmt: skip
 STOPPED = 130  # the exit code of a command that was interrupted
 
 
@@ -41,6 +43,7 @@ def _commands() -> Any:
         """Stochastic bilevel optimization with one or very many lower-level problems."""
 
     _add_first_looks(bilevax)
+    _add_clean(bilevax)
     _add_experiments(bilevax)
     return bilevax
 
@@ -63,6 +66,28 @@ def _add_first_looks(bilevax: Any) -> None:
     def algorithms() -> None:
         """List all algorithms, and what is known of each."""
         _algorithms()
+
+
+def _add_clean(bilevax: Any) -> None:
+    import click
+
+    file, folder = click.Path(path_type=Path), click.Path(file_okay=False, path_type=Path)
+
+    @bilevax.command()
+    @click.argument("table", type=file)
+    @click.option("--label", required=True, help="The column of labels.")
+    @click.option("--trusted", type=file, required=True, help="A table of rows whose labels are right.")
+    @click.option("--out", type=folder, required=True, help="Where table, model and page are written.")
+    @click.option("--steps", type=click.IntRange(min=1), default=1500, show_default=True)
+    @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+    def clean(table: Path, label: str, trusted: Path, out: Path, steps: int, seed: int) -> None:
+        """Find the rows of TABLE, CSV or parquet, whose labels are suspicious.
+
+        Learns a weight for each row so that a model trained on weighted rows does well on the trusted ones.
+        """
+        _require("bilevax clean", "sklearn", "pandas", "matplotlib")
+        with _plain_errors("Nothing was written."):
+            _clean(table, label, trusted, out, steps, seed)
 
 
 def _add_experiments(bilevax: Any) -> None:
@@ -112,9 +137,12 @@ def _add_experiments(bilevax: Any) -> None:
             _report(directory)
 
 
+GOES_ON = "What has ended is stored; the same command goes on from there."
+
+
 @contextlib.contextmanager
-def _plain_errors() -> Iterator[None]:
-    """What a user can mend is one line, not a traceback; Ctrl-C says how to go on."""
+def _plain_errors(stopped: str = GOES_ON) -> Iterator[None]:
+    """What a user can mend is one line, not a traceback; Ctrl-C says what is there."""
     from bilevax.experiments import Interrupted
 
     try:
@@ -122,7 +150,7 @@ def _plain_errors() -> Iterator[None]:
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
         raise SystemExit(f"Error: {error}") from error
     except (Interrupted, KeyboardInterrupt):
-        print("\nStopped. What has ended is stored; the same command goes on from there.")
+        print(f"\nStopped. {stopped}")
         raise SystemExit(STOPPED) from None
 
 
@@ -157,6 +185,13 @@ def _report(out: Path) -> None:
     from bilevax.report import write_report
 
     for path in write_report(out):
+        _say(f"written: {path}")
+
+
+def _clean(table: Path, label: str, trusted: Path, out: Path, steps: int, seed: int) -> None:
+    from bilevax.cleaning import clean_table
+
+    for path in clean_table(table, label, trusted, out, steps=steps, seed=seed, told=_say):
         _say(f"written: {path}")
 
 

@@ -300,7 +300,7 @@ class Problem:
         def product(given: tuple, h: Array) -> Array:
             x, y, task, batch = given
             loss = lambda y: self.lower(self.unravel_x(x), self.unravel_y(y), task, batch)
-            return jax.jvp(jax.grad(loss), (y,), (h,))[1]
+            return jax.vjp(jax.grad(loss), y)[1](h)[0]
 
         at = self.x0, self.y0_of(0), task, batch
         if _uses(product, at, self.y0_of(0)):

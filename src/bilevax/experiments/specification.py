@@ -3,12 +3,13 @@
 from dataclasses import dataclass, replace
 
 from bilevax import arguments
-from bilevax.experiments.cases import Case
+from bilevax.experiments.cases import EXCERPT, Case
 from bilevax.experiments.methods import METHODS
+from bilevax.problem import Problem
 
 BASELINES = ("stable", "ttsa", "stocbio", "bsa")
 SEEDS = 3
-QUICK_SECONDS = 1.0
+QUICK = 6  # how many times shorter a quick run is
 RECORDS, QUICK_RECORDS = 24, 5
 
 
@@ -16,7 +17,8 @@ RECORDS, QUICK_RECORDS = 24, 5
 class Experiment:
     """A comparison: every method on every case, with each seed, for so many seconds of steps.
 
-    F is recorded about `records` times in a run; L-BFGS on the exact F may take `reference` seconds to find F*.
+    F is recorded about `records` times in a run; L-BFGS on the exact F may take `reference` seconds to find F*. With
+    `excerpt` F is that of a few evenly spread tasks, for what is recorded and for F*; the runs have all tasks.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Experiment:
     seeds: int = SEEDS
     records: int = RECORDS
     reference: float = 40.0
+    excerpt: bool = False
 
     def __post_init__(self) -> None:
         arguments.positive("seconds", self.seconds)
@@ -43,9 +46,13 @@ class Experiment:
         """
         return min((other for other in self.cases if other.data == case.data), key=lambda other: other.tasks)
 
+    def evaluated(self, case: Case, problem: Problem) -> Problem:
+        """The problem whose F is recorded: that of the case, or an excerpt of it."""
+        return case.excerpt() if self.excerpt and case.tasks > EXCERPT else problem
+
     def quick(self) -> "Experiment":
         """The same, coarser: to be done within minutes."""
-        return replace(self, seconds=QUICK_SECONDS, records=QUICK_RECORDS, reference=3.0)
+        return replace(self, seconds=self.seconds / QUICK, records=QUICK_RECORDS, reference=3.0, excerpt=True)
 
 
 FIGURE1 = Experiment("figure1", tuple(map(Case, ("a1a", "a8a", "w1a", "w8a"))), ("svrb", *BASELINES), seconds=5.0)

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 from bilevax import metrics
 from bilevax.algorithms.base import Algorithm, Variables
 from bilevax.experiments import tuning
-from bilevax.experiments.cases import Case
+from bilevax.experiments.cases import EXCERPT, Case
 from bilevax.experiments.methods import METHODS
 from bilevax.experiments.reference import descend
 from bilevax.experiments.specification import Experiment
 from bilevax.experiments.store import store, stored
+from bilevax.plan import Metrics
 from bilevax.problem import Problem
 from bilevax.run import Result, solve
 from bilevax.trace import Trace
@@ -68,9 +69,14 @@ def tune_all(experiment: Experiment, folder: Path, told: Told) -> dict[str, Any]
     return known
 
 
-def objective(problem: Problem, variables: Variables) -> dict[str, Any]:
-    """What is recorded: F(x), every lower problem solved."""
-    return {"objective": metrics.objective(problem, variables.x, variables.y)}
+def objective(shown: Problem) -> Metrics:
+    """What is recorded: F(x) of a problem, every lower problem solved."""
+
+    def recorded(problem: Problem, variables: Variables) -> dict[str, Any]:
+        near = variables.y if shown.num_tasks == problem.num_tasks else None
+        return {"objective": metrics.objective(shown, variables.x, near)}
+
+    return recorded
 
 
 def interval(problem: Problem, algorithm: Algorithm, seconds: float, records: int) -> int:
@@ -80,9 +86,12 @@ def interval(problem: Problem, algorithm: Algorithm, seconds: float, records: in
     return max(1, int(seconds / max((last - first) / TRIAL_STEPS, 1e-7) / records))
 
 
-def solve_for(problem: Problem, algorithm: Algorithm, seconds: float, every: int, seed: int) -> Result:
-    """One run of so many seconds, with F recorded every so many steps."""
-    return solve(problem, algorithm, seconds=seconds, record_every=every, seed=seed, metrics=objective, progress=False)
+def solve_for(
+    problem: Problem, algorithm: Algorithm, seconds: float, every: int, seed: int, shown: Problem | None = None
+) -> Result:
+    """One run of so many seconds, with F of `shown`, by default the problem, recorded every so many steps."""
+    recorded = objective(problem if shown is None else shown)
+    return solve(problem, algorithm, seconds=seconds, record_every=every, seed=seed, metrics=recorded, progress=False)
 
 
 @dataclass(frozen=True)
@@ -123,8 +132,12 @@ class Work:
     def _identity(self, case: Case) -> dict[str, Any]:
         return {
             "experiment": self.experiment.name, "problem": case.name, "content": case.content(),
-            "weights": case.weights, "precision": str(jnp.result_type(float)),
+            "weights": case.weights, "precision": str(jnp.result_type(float)), "excerpt": self.experiment.excerpt,
         }  # fmt: skip
+
+    def _described(self, case: Case) -> dict[str, Any]:
+        facts = {**case.facts(), "tasks in F": min(case.tasks, EXCERPT) if self.experiment.excerpt else case.tasks}
+        return {"facts": facts, **({"remark": case.remark()} if case.remark() else {})}
 
     def missing(self, case: Case) -> list[tuple[str, int]]:
         """The methods and seeds whose runs are not there yet."""
@@ -134,6 +147,7 @@ class Work:
     def run(self, case: Case, problem: Problem) -> None:
         """Make the runs of a case that are missing, and store each as it ends."""
         ready: dict[str, tuple[Algorithm, int]] = {}
+        shown = self.experiment.evaluated(case, problem)
         seconds, records = self.experiment.seconds, self.experiment.records
         for name, seed in self.missing(case):
             method = METHODS[name]
@@ -141,24 +155,20 @@ class Work:
                 algorithm = method.algorithm(problem, self.options(case, name))
                 ready[name] = algorithm, interval(problem, algorithm, seconds, records)
             algorithm, every = ready[name]
-            result = solve_for(problem, algorithm, seconds, every, seed)
+            result = solve_for(problem, algorithm, seconds, every, seed, shown)
             if result.status == "interrupted":
                 raise Interrupted
-            ended = {"status": result.status, "message": result.message, **_described(case)}
+            ended = {"status": result.status, "message": result.message, **self._described(case)}
             store(self.folder, self.asked(case, name, seed), Trace(result.trace.rows, ended))
             reached = result.trace["objective"][-1]
             self.told(f"{case.name}, {method.label}, seed {seed}: F = {reached:.5f}, {result.message}")
 
     def find_reference(self, case: Case, problem: Problem) -> None:
         """L-BFGS on the exact F, so that F* is known as well as the time allows."""
-        trace = descend(problem, self.experiment.reference)
-        trace.settings = {"status": "done", "message": f"{len(trace)} exact gradients", **_described(case)}
+        trace = descend(self.experiment.evaluated(case, problem), self.experiment.reference)
+        trace.settings = {"status": "done", "message": f"{len(trace)} exact gradients", **self._described(case)}
         store(self.folder, self.asked_reference(case), trace)
         self.told(f"{case.name}, L-BFGS on the exact F: F = {min(trace['objective']):.5f}, {len(trace)} gradients")
-
-
-def _described(case: Case) -> dict[str, Any]:
-    return {"facts": case.facts(), **({"remark": case.remark()} if case.remark() else {})}
 
 
 def conduct(experiment: Experiment, known: Mapping[str, Any], folder: Path, told: Told = lambda line: None) -> None:

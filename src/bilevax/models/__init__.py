@@ -1,5 +1,7 @@
 """Models with scikit-learn's interface, trained by bilevel optimization."""
 
+from bilevax.models.auc import MultiTaskAUCClassifier
 from bilevax.models.average_precision import AveragePrecisionClassifier
+from bilevax.models.trusted import TrustedReweighter
 
-__all__ = ["AveragePrecisionClassifier"]
+__all__ = ["AveragePrecisionClassifier", "MultiTaskAUCClassifier", "TrustedReweighter"]

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.multiclass import check_classification_targets
@@ -19,7 +18,6 @@ from bilevax.algorithms.bsvrb import bsvrb_v2
 from bilevax.models import network
 from bilevax.problem import Problem
 from bilevax.problems import average_precision
-from bilevax.rows import sparse_rows
 from bilevax.run import solve
 
 GROUP = 4096  # most positive samples that are compared with the same samples
@@ -89,8 +87,7 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         result = solve(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=self.verbose)
         self.n_steps_ = result.steps
         self.layers_ = jax.tree.map(np.asarray, result.x)
-        own = LogisticRegression(C=np.inf).fit(self._scores(X)[:, None], codes)
-        self.log_odds_ = float(own.coef_[0, 0]), float(own.intercept_[0])
+        self.log_odds_ = network.log_odds(self._scores(X), codes)
         return self
 
     def _begin(self, X: Any, signs: np.ndarray, key: Any) -> network.Layers:
@@ -102,8 +99,8 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         random_key, draw_key = jax.random.split(key)
         layers = network.random_layers(random_key, (X.shape[1], *self.hidden, 1), dtype)
         return network.fit_logistic(
-            layers, _rows(X), jnp.asarray(signs, dtype), 1 / (self.C * len(signs)), draw_key,
-            steps=self.steps, batch=self.batch_size,
+            layers, network.held(X), jnp.asarray(signs, dtype), 1 / (self.C * len(signs)), draw_key,
+            score=network.scores, steps=self.steps, batch=self.batch_size,
         )  # fmt: skip
 
     def _problem(self, X: Any, signs: np.ndarray, begun: network.Layers) -> Problem:
@@ -115,7 +112,7 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         )  # fmt: skip
 
     def _scores(self, X: Any) -> np.ndarray:
-        return np.asarray(network.scores(jax.tree.map(jnp.asarray, self.layers_), _rows(X)), float)
+        return np.asarray(network.scores(jax.tree.map(jnp.asarray, self.layers_), network.held(X)), float)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Log-odds of the second class."""
@@ -142,8 +139,3 @@ def _algorithm(steps: int, learning_rate: float, batch_size: int, mixing: float)
         lower_step=0.7, mixing=mixing, tasks_per_step=1, batch_size=batch_size, initial_batch_size=8 * batch_size,
         upper_optimizer=optax.adam(optax.cosine_decay_schedule(learning_rate, steps)),
     )  # fmt: skip
-
-
-def _rows(X: Any) -> Any:
-    dtype = jnp.result_type(float)
-    return sparse_rows(X, dtype) if sp.issparse(X) else jnp.asarray(X, dtype)

@@ -1,23 +1,40 @@
 """Small networks that score rows, and how they are trained on the logistic loss before anything else."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+import scipy.sparse as sp
 from jaxtyping import Array, Float, Key
+from sklearn.linear_model import LogisticRegression
+
+from bilevax.rows import sparse_rows
 
 Layers = list[dict[str, Array]]
+
+
+def held(X: Any) -> Any:
+    """Rows as networks take them: an array, or sparse rows of a scipy.sparse matrix."""
+    dtype = jnp.result_type(float)
+    return sparse_rows(X, dtype) if sp.issparse(X) else jnp.asarray(X, dtype)
+
+
+def representation(layers: Layers, rows: Any) -> Any:
+    """tanh(W_k ... tanh(W_1 a + b_1) ... + b_k) of each row a; the rows themselves without layers."""
+    for layer in layers:
+        rows = jnp.tanh(rows @ layer["weights"] + layer["shift"][None, :])
+    return rows
 
 
 @jax.jit
 def scores(layers: Layers, rows: Any) -> Float[Array, " n"]:
     """W_L tanh(... tanh(W_1 a + b_1) ...) + b_L of each row a: a linear model where there is one layer."""
-    for layer in layers[:-1]:
-        rows = jnp.tanh(rows @ layer["weights"] + layer["shift"][None, :])
+    rows = representation(layers[:-1], rows)
     return (rows @ layers[-1]["weights"])[:, 0] + layers[-1]["shift"][0]
 
 
@@ -32,27 +49,34 @@ def random_layers(key: Key[Array, ""], sizes: Sequence[int], dtype: Any) -> Laye
     return [layer(k, *pair) for k, pair in enumerate(pairwise(sizes))]
 
 
-def half_squares(layers: Layers) -> Float[Array, ""]:
-    """½ Σ of all squared weights, shifts apart."""
-    return 0.5 * sum(jnp.sum(layer["weights"] ** 2) for layer in layers)  # type: ignore[return-value]
+def half_squares(parameters: Any) -> Float[Array, ""]:
+    """½ Σ of all squared weights; shifts, which are vectors, go free."""
+    return 0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(parameters) if leaf.ndim > 1)  # type: ignore[return-value]
 
 
-@partial(jax.jit, static_argnames=("steps", "batch"))
+def log_odds(scores: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
+    """Slope and shift that turn scores into log-odds."""
+    fitted = LogisticRegression(C=np.inf).fit(scores[:, None], positive)
+    return float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
+
+
+@partial(jax.jit, static_argnames=("score", "steps", "batch"))
 def fit_logistic(
-    layers: Layers, rows: Any, signs: Float[Array, " n"], ridge: Any, key: Key[Array, ""], *, steps: int, batch: int
-) -> Layers:
-    """Minimise mean log(1 + exp(−b s)) + ridge/2 ‖weights‖² by Adam on batches."""
+    parameters: Any, rows: Any, signs: Float[Array, " n *m"], ridge: Any, key: Key[Array, ""],
+    *, score: Callable[[Any, Any], Any], steps: int, batch: int,
+) -> Any:  # fmt: skip
+    """Minimise mean log(1 + exp(−b·score(parameters, a))) + ridge/2 ‖weights‖² by Adam on batches."""
     optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, steps))
 
-    def loss(layers: Layers, rows: Any, signs: Array) -> Array:
-        return jnp.mean(jax.nn.softplus(-signs * scores(layers, rows))) + ridge * half_squares(layers)
+    def loss(parameters: Any, rows: Any, signs: Array) -> Array:
+        return jnp.mean(jax.nn.softplus(-signs * score(parameters, rows))) + ridge * half_squares(parameters)
 
     def step(t: Array, carry: tuple) -> tuple:
-        layers, state = carry
+        parameters, state = carry
         drawn = jax.random.randint(jax.random.fold_in(key, t), (batch,), 0, len(signs))
-        gradient = jax.grad(loss)(layers, jax.tree.map(lambda leaf: leaf[drawn], rows), signs[drawn])
+        gradient = jax.grad(loss)(parameters, jax.tree.map(lambda leaf: leaf[drawn], rows), signs[drawn])
         with jax.numpy_dtype_promotion("standard"):
             updates, state = optimizer.update(gradient, state)
-        return optax.apply_updates(layers, updates), state
+        return optax.apply_updates(parameters, updates), state
 
-    return jax.lax.fori_loop(0, steps, step, (layers, optimizer.init(layers)))[0]
+    return jax.lax.fori_loop(0, steps, step, (parameters, optimizer.init(parameters)))[0]

@@ -1,0 +1,95 @@
+"""175 binary tasks on one representation: a few of them a step, or all of them, for the mean area under the ROC curve.
+
+    python examples/multi_task_auc.py [--short] [--out DIR]
+
+The tasks are questions about real images: is this digit one of these one, two or three? Draws multi_task_auc.png: mean
+test AUC against samples and against seconds, the mean of several seeds.
+"""
+
+import argparse
+import itertools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import optax
+from sklearn.datasets import load_digits
+
+import bilevax as bx
+from bilevax.models import network
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+HIDDEN, TRAIN = 32, 1000
+SUBSETS = [subset for size in (1, 2, 3) for subset in itertools.combinations(range(10), size)]
+
+
+def digits(seed):
+    """Training and test images with the labels of all tasks, −1 or +1."""
+    held, rng = load_digits(), np.random.default_rng(seed)
+    order = rng.permutation(len(held.target))
+    labels = np.stack([np.where(np.isin(held.target, subset), 1.0, -1.0) for subset in SUBSETS], axis=1)
+    images = held.data / 16.0
+    return (images[order[:TRAIN]], labels[order[:TRAIN]]), (images[order[TRAIN:]], labels[order[TRAIN:]])
+
+
+def mean_area(scores, positive):
+    """The mean over tasks of the area under the ROC curve, from ranks."""
+    ranks = np.argsort(np.argsort(scores, axis=0), axis=0) + 1.0
+    n = positive.sum(0)
+    return float(np.mean(((ranks * positive).sum(0) - n * (n + 1) / 2) / (n * (len(positive) - n))))
+
+
+def run(tasks_per_step, samples, seed):
+    """One run to a number of samples; its trace with the mean test AUC."""
+    (images, labels), (new, truth) = digits(seed)
+    m = len(SUBSETS)
+    problem = bx.problems.auc(
+        features=images, labels=labels, represent=network.representation, ridge=1e-4,
+        body0=network.random_layers(jax.random.key(seed), (64, HIDDEN, 1), jnp.float32)[:-1],
+        heads0=np.random.default_rng(seed).normal(size=(m, HIDDEN)) / 10,
+    )  # fmt: skip
+    algorithm = bx.bsvrb_v2(
+        lower_step=0.35 * tasks_per_step / m, mixing=0.3, tasks_per_step=tasks_per_step, batch_size=32,
+        upper_optimizer=optax.adam(3e-3), initialization="cheap",
+    )  # fmt: skip
+
+    def area(problem, variables):
+        x = problem.unravel_x(variables.x)
+        scores = network.representation(x["body"], jnp.asarray(new, jnp.float32)) @ x["heads"].T
+        return {"area": mean_area(np.asarray(scores), truth > 0)}
+
+    every = max(1, samples // (tasks_per_step * 64) // 15)
+    return bx.solve(problem, algorithm, samples=samples, seed=seed, record_every=every, metrics=area).trace
+
+
+def main():
+    """Run both ways to the same number of samples and draw their curves."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="a tenth of the samples, one seed")
+    parser.add_argument("--out", type=Path, default=Path("."), help="where multi_task_auc.png goes")
+    chosen = parser.parse_args()
+    samples, seeds = (100_000, 1) if chosen.short else (2_000_000, 3)
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained", sharey=True)
+    for tasks_per_step in (10, 40, len(SUBSETS)):
+        traces = [run(tasks_per_step, samples, seed) for seed in range(seeds)]
+        length = min(len(trace) for trace in traces)
+        areas = np.mean([trace["area"][:length] for trace in traces], axis=0)
+        name = "all tasks a step" if tasks_per_step == len(SUBSETS) else f"{tasks_per_step} tasks a step"
+        for axis, measure in zip(axes, ("samples", "seconds"), strict=True):
+            axis.plot(np.mean([trace[measure][:length] for trace in traces], axis=0), areas, label=name)
+        print(
+            f"{name}: mean test AUC {areas[0]:.3f} at the start, {areas[length // 4]:.4f} after a quarter, {areas[-1]:.4f}"
+        )
+    axes[0].set(xlabel="samples drawn", ylabel="mean test AUC", title=f"{len(SUBSETS)} tasks, one representation")
+    axes[1].set(xlabel="seconds of steps", title="the same against time")
+    axes[0].legend()
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(chosen.out / "multi_task_auc.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()

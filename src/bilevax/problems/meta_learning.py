@@ -1,0 +1,90 @@
+"""Meta-learning: one model x that adapts to each of very many tasks by a small change y_i.
+
+    min_x (1/m) Σ_i f_i(x + y_i*(x)),   y_i*(x) = argmin_y g_i(x + y) + λ/2 ‖y‖²
+
+f_i is the loss of task i on its query samples, g_i the same on its support samples: the paper's form of model-agnostic
+meta-learning (after Rajeswaran, Finn, Kakade, Levine 2019). Adapting to a new task is solving its lower problem.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from bilevax import arguments
+from bilevax.data import Data
+from bilevax.problem import Bounds, Problem
+
+TaskLoss = Callable[[PyTree, PyTree, PyTree], Any]
+
+
+def _sum(x: PyTree, y: PyTree) -> PyTree:
+    return jax.tree.map(jnp.add, x, y)
+
+
+@dataclass(frozen=True)
+class Query:
+    """f_i(x + y), as a function of (x, y, task, batch)."""
+
+    loss: TaskLoss
+
+    def __call__(self, x: PyTree, y: PyTree, task: PyTree, batch: PyTree) -> Float[Array, ""]:
+        return self.loss(_sum(x, y), task, batch)
+
+
+@dataclass(frozen=True)
+class Support:
+    """g_i(x + y) + λ/2 ‖y‖², as a function of (x, y, task, batch)."""
+
+    loss: TaskLoss
+    ridge: float
+
+    def __call__(self, x: PyTree, y: PyTree, task: PyTree, batch: PyTree) -> Float[Array, ""]:
+        squares = sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(y))
+        return self.loss(_sum(x, y), task, batch) + self.ridge / 2 * squares
+
+
+@arguments.known_keywords
+def meta_learning(
+    *,
+    loss: TaskLoss,
+    x0: PyTree,
+    support: Data | None,
+    query: Data | None,
+    ridge: float,
+    tasks: PyTree | int | None = None,
+    strong_convexity: float | None = None,
+    bounds: Bounds | None = None,
+) -> Problem:
+    """min over x of (1/m) Σ_i loss(x + y_i*(x); query_i), y_i* = argmin loss(x + y; support_i) + ridge/2 ‖y‖².
+
+    - `loss(parameters, task, batch)`: the mean loss over a batch of a task; `x0`: the first parameters, a pytree.
+    - `support`, `query`: the samples that a task adapts to, and those that it is judged by, mostly from
+      `bilevax.per_task`; `tasks`: what else the loss is told of a task, or their number.
+    - `ridge`: λ, how close y_i stays to zero. A small one lets a task go far.
+    - `strong_convexity`: of the lower problem; by default the ridge, which is right for a convex loss. A network's loss
+      takes some of it away: then give less.
+
+    For networks use matrix-free methods: `bsvrb_v2`, or `rsvrb` with `curvature=bilevax.curvature.tracked`. Source:
+    Guo, Hu, Zhang, Yang, the introduction's "Meta Learning".
+    """
+    if not callable(loss):
+        raise TypeError(f"loss must be a function of (parameters, task, batch); got {loss!r}.")
+    arguments.positive("ridge", ridge)
+    lam = ridge if strong_convexity is None else strong_convexity
+    return Problem(
+        upper=Query(loss),
+        lower=Support(loss, float(ridge)),
+        x0=x0,
+        y0=jax.tree.map(jnp.zeros_like, x0),
+        y0_per_task=False,
+        tasks=tasks,
+        upper_data=query,
+        lower_data=support,
+        strong_convexity=lam,
+        ridge=strong_convexity is None,
+        bounds=bounds,
+    )

@@ -1,0 +1,97 @@
+"""Ridge penalties of a linear model, one for each feature, learned from validation data.
+
+    min_x mean over validation of ℓ(aᵀy*(x), b),
+    y*(x) = argmin_y mean over training of ℓ(aᵀy, b) + ½ Σ_k (floor + exp(x_k)) y_k²
+
+The classic use of a bilevel problem: thousands of hyper-parameters by gradient, where a grid search stops at three. A
+feature that does not help on validation data gets a large penalty.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bilevax import arguments
+from bilevax.data import shared
+from bilevax.problem import Bounds, Problem
+from bilevax.problems.labelled import LOSSES, checked_labels, rows_of
+
+
+def _mean_loss(loss: Callable, y: Float[Array, " p"], column: Array, batch: Any) -> Float[Array, ""]:
+    return jnp.mean(loss(batch["features"] @ y, batch["labels"][:, column]))
+
+
+@dataclass(frozen=True)
+class Validation:
+    """mean ℓ(aᵀy, b), as a function of (x, y, task, batch)."""
+
+    loss: Callable[[Any, Any], Any]
+
+    def __call__(self, x: Array, y: Array, task: Array, batch: Any) -> Float[Array, ""]:
+        return _mean_loss(self.loss, y, task, batch)
+
+
+@dataclass(frozen=True)
+class Penalised:
+    """mean ℓ(aᵀy, b) + ½ Σ_k (floor + exp(x_k)) y_k², as a function of (x, y, task, batch); the shift has the floor."""
+
+    loss: Callable[[Any, Any], Any]
+    floor: float
+
+    def __call__(self, x: Array, y: Array, task: Array, batch: Any) -> Float[Array, ""]:
+        penalty = jnp.sum(jnp.exp(x) * y[:-1] ** 2) + self.floor * (y @ y)
+        return _mean_loss(self.loss, y, task, batch) + 0.5 * penalty
+
+
+@arguments.known_keywords
+def ridge(
+    *,
+    train_features: Float[Any, "n p"],
+    train_labels: Float[Any, "n m"],
+    validation_features: Float[Any, "k p"],
+    validation_labels: Float[Any, "k m"],
+    loss: str = "logistic",
+    start: float = 1e-2,
+    floor: float = 1e-4,
+    rows: str | None = None,
+    bounds: Bounds | None = None,
+) -> Problem:
+    """The logarithm x_k of a ridge penalty for each feature, shared by m linear models.
+
+    - features: (samples, features), an array or a scipy.sparse matrix; a constant is added, with no penalty but the
+      floor. labels: −1 or +1 (any number for the squared loss); (samples,), or a column for each model.
+    - `loss`: "logistic", "squared" or "squared_hinge", as for `bilevax.problems.reweighting`.
+    - `start`: every penalty before the first step; `floor`: what is added to every penalty, the strong convexity λ.
+    - `rows`: how features are held, "dense" or "sparse".
+    """
+    arguments.one_of("loss", loss, tuple(LOSSES))
+    for name, value in [("start", start), ("floor", floor)]:
+        arguments.positive(name, value)
+    if rows is not None:
+        arguments.one_of("rows", rows, ("dense", "sparse"))
+    labels = checked_labels("train", train_features, train_labels, loss)
+    judged = checked_labels("validation", validation_features, validation_labels, loss)
+    p, other = np.shape(train_features)[1], np.shape(validation_features)[1]
+    if (p, labels.shape[1]) != (other, judged.shape[1]):
+        raise ValueError(
+            "training and validation data must agree on the number of features and models; got "
+            f"{p} and {other} features, {labels.shape[1]} and {judged.shape[1]} models."
+        )
+    held = rows_of("train_features", train_features, rows), rows_of("validation_features", validation_features, rows)
+    return Problem(
+        upper=Validation(LOSSES[loss]),
+        lower=Penalised(LOSSES[loss], float(floor)),
+        x0=jnp.full(p, np.log(start), labels.dtype),
+        y0=jnp.zeros(p + 1, labels.dtype),
+        y0_per_task=False,
+        tasks=labels.shape[1],
+        upper_data=shared({"features": held[1], "labels": judged}),
+        lower_data=shared({"features": held[0], "labels": labels}),
+        strong_convexity=floor,
+        ridge=True,
+        bounds=bounds,
+    )

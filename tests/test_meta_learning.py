@@ -1,0 +1,66 @@
+"""Meta-learning: the problem is the paper's, its gradient is right, it learns to adapt."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bilevax as bx
+from bilevax.problems import meta_learning
+
+M, N, P = 5, 6, 3
+RNG = np.random.default_rng(0)
+ROWS = RNG.normal(size=(2, M, N, P))
+TRUTHS = np.array([1.0, -2.0, 0.5]) + 0.3 * RNG.normal(size=(M, P))
+RIDGE = 0.7
+
+
+def linear_loss(parameters, task, batch):
+    return 0.5 * jnp.mean((batch["rows"] @ parameters["w"] - batch["targets"]) ** 2)
+
+
+def samples(which):
+    return bx.per_task({"rows": ROWS[which], "targets": np.einsum("mnp,mp->mn", ROWS[which], TRUTHS)})
+
+
+def linear():
+    return meta_learning(loss=linear_loss, x0={"w": jnp.zeros(P)}, support=samples(0), query=samples(1), ridge=RIDGE)
+
+
+def closed_form(x):
+    """F(x) with every y_i* by its normal equations."""
+    values = []
+    for A, B, truth in zip(ROWS[0], ROWS[1], TRUTHS, strict=True):
+        y = jnp.linalg.solve(A.T @ A / N + RIDGE * jnp.eye(P), A.T @ (A @ (truth - x)) / N)
+        values.append(0.5 * jnp.mean((B @ (x + y - truth)) ** 2))
+    return jnp.mean(jnp.stack(values))
+
+
+def test_the_objective_and_its_gradient_are_those_of_the_normal_equations():
+    problem, x = linear(), jnp.asarray([0.2, 0.4, -1.0])
+    np.testing.assert_allclose(bx.exact_objective(problem, {"w": x}), closed_form(x), rtol=1e-12)
+    np.testing.assert_allclose(bx.exact_gradient(problem, {"w": x})["w"], jax.grad(closed_form)(x), rtol=1e-10)
+    assert bx.check(problem).ok
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        bx.rsvrb(upper_step=0.2, lower_step=0.2, mixing=0.2, tasks_per_step=2, batch_size=3),
+        bx.bsvrb_v2(upper_step=0.2, lower_step=0.2, mixing=0.2, tasks_per_step=2, batch_size=3),
+    ],
+    ids=lambda algorithm: algorithm.name,
+)
+def test_a_few_tasks_a_step_reach_the_minimum(algorithm):
+    problem = linear()
+    zero = jnp.zeros(P)
+    best = zero - jnp.linalg.solve(jax.hessian(closed_form)(zero), jax.grad(closed_form)(zero))  # F is quadratic
+    result = bx.solve(problem, algorithm, steps=3000, metrics=None)
+    assert closed_form(result.x["w"]) - closed_form(best) < 0.02 * (closed_form(zero) - closed_form(best))
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(TypeError, match="loss must be a function of"):
+        meta_learning(loss=3, x0=jnp.zeros(2), support=None, query=None, ridge=1.0)
+    with pytest.raises(ValueError, match="ridge must be"):
+        meta_learning(loss=linear_loss, x0=jnp.zeros(2), support=None, query=None, ridge=0.0)

@@ -1,0 +1,68 @@
+"""Ridge penalties by gradient: the gradient is right, and features that mislead are penalised."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import bilevax as bx
+from bilevax.problems import ridge
+
+RNG = np.random.default_rng(0)
+P, N = 6, 40
+
+
+def data(loss):
+    """Two features that tell, the rest noise."""
+    features = RNG.normal(size=(2, N, P))
+    scores = features @ np.array([2.0, -1.0] + [0.0] * (P - 2)) + 0.5 * RNG.normal(size=(2, N))
+    return features, scores if loss == "squared" else np.where(scores > 0, 1.0, -1.0)
+
+
+FEATURES, TARGETS = data("squared")
+
+
+def problem_of(loss="squared", form=np.asarray, **changed):
+    labels = TARGETS if loss == "squared" else np.where(TARGETS > 0, 1.0, -1.0)
+    given = {
+        "train_features": form(FEATURES[0]), "train_labels": labels[0], "validation_features": form(FEATURES[1]),
+        "validation_labels": labels[1], "loss": loss, "floor": 1e-3,
+    }  # fmt: skip
+    return ridge(**{**given, **changed})
+
+
+def closed_form(x):
+    """F(x) of the squared loss, y* by its normal equations."""
+    A, B = (np.column_stack([rows, np.ones(N)]) for rows in FEATURES)
+    penalties = jnp.concatenate([jnp.exp(x), jnp.zeros(1)]) + 1e-3
+    y = jnp.linalg.solve(A.T @ A / N + jnp.diag(penalties), A.T @ TARGETS[0] / N)
+    return 0.5 * jnp.mean((B @ y - TARGETS[1]) ** 2)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_the_objective_and_its_gradient_are_those_of_the_normal_equations(form):
+    x = jnp.asarray(RNG.normal(size=P))
+    problem = problem_of(form=form, rows="sparse" if form is sp.csr_array else None)
+    np.testing.assert_allclose(bx.exact_objective(problem, x), closed_form(x), rtol=1e-10)
+    np.testing.assert_allclose(bx.exact_gradient(problem, x), jax.grad(closed_form)(x), rtol=1e-7)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared_hinge"])
+def test_the_gradient_is_right_for_other_losses(loss):
+    assert bx.check(problem_of(loss), points=2).ok
+
+
+def test_features_that_tell_nothing_get_the_larger_penalties():
+    algorithm = bx.svrb(upper_step=5.0, lower_step=0.1, mixing=0.3, batch_size=None)
+    result = bx.solve(problem_of(), algorithm, steps=3000, metrics=None)
+    x = np.asarray(result.x)
+    assert x[2:].min() > x[:2].max() + 1.0
+    assert closed_form(result.x) < closed_form(jnp.full(P, np.log(1e-2)))
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="must agree on the number of features and models"):
+        problem_of(validation_features=FEATURES[1][:, :3])
+    with pytest.raises(ValueError, match="floor must be"):
+        problem_of(floor=0.0)
