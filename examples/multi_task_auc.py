@@ -81,9 +81,7 @@ def main():
         name = "all tasks a step" if tasks_per_step == len(SUBSETS) else f"{tasks_per_step} tasks a step"
         for axis, measure in zip(axes, ("samples", "seconds"), strict=True):
             axis.plot(np.mean([trace[measure][:length] for trace in traces], axis=0), areas, label=name)
-        print(
-            f"{name}: mean test AUC {areas[0]:.3f} at the start, {areas[length // 4]:.4f} after a quarter, {areas[-1]:.4f}"
-        )
+        print(f"{name}: mean test AUC {areas[0]:.3f}, then {areas[length // 4]:.4f}, at the end {areas[-1]:.4f}")
     axes[0].set(xlabel="samples drawn", ylabel="mean test AUC", title=f"{len(SUBSETS)} tasks, one representation")
     axes[1].set(xlabel="seconds of steps", title="the same against time")
     axes[0].legend()

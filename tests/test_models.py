@@ -5,23 +5,38 @@ import pytest
 import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, roc_auc_score
-from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from bilevax.models import AveragePrecisionClassifier, MultiTaskAUCClassifier, TrustedReweighter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-SMALL = [
-    AveragePrecisionClassifier(steps=20, batch_size=16),
-    MultiTaskAUCClassifier((4,), steps=100, batch_size=16),
-    TrustedReweighter(steps=20),
-]
+ALL_CHECKS = AveragePrecisionClassifier(steps=20, batch_size=16)
+SOME_CHECKS = [MultiTaskAUCClassifier((4,), steps=100, batch_size=16), TrustedReweighter(steps=20)]
+SOME = (  # a fit of another size is another program: all checks of all models would take minutes
+    "check_no_attributes_set_in_init", "check_parameters_default_constructible", "check_estimator_cloneable",
+    "check_estimators_unfitted", "check_estimators_pickle", "check_classifiers_classes", "check_estimators_nan_inf",
+    "check_n_features_in", "check_dict_unchanged", "check_estimator_sparse_array", "check_classifiers_one_label",
+)  # fmt: skip
 
 
-@parametrize_with_checks(SMALL)
-def test_scikit_learns_own_checks(estimator, check):
-    check(estimator)
+def checks():
+    """scikit-learn's checks: all of one model, some of the others."""
+    for estimator in [ALL_CHECKS, *SOME_CHECKS]:
+        for model, check in estimator_checks_generator(estimator):
+            name = getattr(check, "func", check).__name__
+            if estimator is ALL_CHECKS or name in SOME:
+                yield pytest.param(model, check, id=f"{type(model).__name__}-{name}-{_arguments(check)}")
+
+
+def _arguments(check):
+    return "-".join(f"{name}={value}" for name, value in getattr(check, "keywords", {}).items())
+
+
+@pytest.mark.parametrize(("model", "check"), checks())
+def test_scikit_learns_own_checks(model, check):
+    check(model)
 
 
 def rare(n, seed):

@@ -148,7 +148,7 @@ def _objective(problem: Problem, variables: Any) -> dict[str, Any]:
 
 
 def _largest_singular(rows: Any) -> float:
-    """‖A‖, by a few Lanczos steps where A is large."""
-    if min(rows.shape) <= 2:
+    """‖A‖; by Lanczos' method where A is large."""
+    if rows.shape[0] * rows.shape[1] <= 2**20:
         return float(np.linalg.norm(rows.toarray() if sp.issparse(rows) else rows, 2))
     return float(svds(rows, k=1, return_singular_vectors=False, random_state=0)[0])
