@@ -247,7 +247,7 @@ def test_an_interrupted_command_goes_on_where_it_was(small, tmp_path, monkeypatc
 
 def test_a_run_says_what_it_was_where_and_with_which_versions(small, tmp_path):
     experiment, known = small
-    experiments.conduct(replace(experiment, seeds=1, methods=("soba",)), known, tmp_path)
+    experiments.conduct(replace(experiment, seeds=1, methods=("soba",), reference=2.0), known, tmp_path)
     held = [bx.Trace.load(path) for path in (tmp_path / "runs").iterdir()]
     run = next(trace for trace in held if trace.settings["algorithm"] == "soba")
     assert run.settings["options"]["upper"] == SMALL["soba"]["upper"]

@@ -47,7 +47,7 @@ def test_the_objective_and_its_gradient_are_those_of_the_normal_equations():
     "algorithm",
     [
         bx.rsvrb(upper_step=0.2, lower_step=0.2, mixing=0.2, tasks_per_step=2, batch_size=3),
-        bx.bsvrb_v2(upper_step=0.2, lower_step=0.2, mixing=0.2, tasks_per_step=2, batch_size=3),
+        bx.bsvrb_v2(upper_step=0.05, lower_step=0.05, mixing=0.2, tasks_per_step=2, batch_size=3),
     ],
     ids=lambda algorithm: algorithm.name,
 )

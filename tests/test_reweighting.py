@@ -70,7 +70,7 @@ def test_sparse_features_become_an_array_while_that_is_small(monkeypatch):
     make = lambda **more: bx.problems.reweighting(**{**GOOD, "train_features": sp.csr_array(A[:30])}, **more)
     assert isinstance(make().lower_data.arrays["features"], jnp.ndarray)
     assert isinstance(make(rows="sparse").lower_data.arrays["features"], SparseRows)
-    monkeypatch.setattr(import_module("bilevax.problems.reweighting"), "LARGEST_ARRAY", 100)
+    monkeypatch.setattr(import_module("bilevax.problems.labelled"), "LARGEST_ARRAY", 100)
     assert isinstance(make().lower_data.arrays["features"], SparseRows)
     np.testing.assert_allclose(dense(make().lower_data.arrays["features"])[:, :3], A[:30])
 

@@ -53,12 +53,14 @@ def test_the_gradient_is_right_for_other_losses(loss):
     assert bx.check(problem_of(loss), points=2).ok
 
 
-def test_features_that_tell_nothing_get_the_larger_penalties():
-    algorithm = bx.svrb(upper_step=5.0, lower_step=0.1, mixing=0.3, batch_size=None)
-    result = bx.solve(problem_of(), algorithm, steps=3000, metrics=None)
-    x = np.asarray(result.x)
-    assert x[2:].min() > x[:2].max() + 1.0
-    assert closed_form(result.x) < closed_form(jnp.full(P, np.log(1e-2)))
+def test_it_reaches_what_a_full_batch_method_finds():
+    from scipy.optimize import minimize
+
+    start = np.full(P, np.log(1e-2))
+    found = minimize(lambda x: float(closed_form(x)), start, jac=lambda x: np.asarray(jax.grad(closed_form)(x)))
+    algorithm = bx.svrb(upper_step=3.0, lower_step=0.3, mixing=0.3, batch_size=None)
+    result = bx.solve(problem_of(), algorithm, steps=5000, metrics=None)
+    assert closed_form(result.x) - found.fun < 0.05 * (closed_form(start) - found.fun)
 
 
 def test_bad_arguments_are_named():

@@ -69,7 +69,8 @@ def _checked_bounds(bounds: Bounds, num_tasks: int) -> Bounds:
             raise ValueError(
                 f"bounds.{name} must be a number > 0, or {num_tasks} of them (one for each task); got {bound!r}."
             )
-    return jax.tree.map(jnp.asarray, bounds)
+    as_arrays = lambda bound: jax.tree.map(jnp.asarray, bound) if isinstance(bound, Box) else jnp.asarray(bound)
+    return Bounds(**{name: None if bound is None else as_arrays(bound) for name, bound in bounds.named.items()})
 
 
 def _check_box(box: Box, num_tasks: int) -> None:
