@@ -11,14 +11,14 @@ from bilevax.algorithms.base import FACTS
 
 SOURCE = Path(bilevax.__file__).parent
 FLOORS = [
-    {"arguments", "rows", "lapack"}, {"data"}, {"problem"}, {"draw"}, {"oracle"},
+    {"arguments", "rows", "lapack"}, {"data", "bounds"}, {"problem"}, {"draw"}, {"oracle"},
     {"projection", "estimator", "schedule"}, {"delay", "lower"}, {"curvature"}, {"memory"}, {"linear_lower"},
     {"algorithms"}, {"metrics", "trace", "terminal"}, {"plan"}, {"check", "run"}, {"experiments", "demo", "models"},
     {"cleaning"}, {"cli"},
 ]  # fmt: skip
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 ALONE = {  # rooms beside the stairs, and all that they know of the others
-    "problems": {"arguments", "data", "problem", "curvature", "rows"},
+    "problems": {"arguments", "bounds", "data", "problem", "curvature", "rows"},
     "datasets": {"arguments"},
     "report": {"arguments", "trace"},
 }

@@ -17,10 +17,11 @@ from bilevax.algorithms.stocbio import stocbio as stocbio
 from bilevax.algorithms.sustain import sustain as sustain
 from bilevax.algorithms.svrb import svrb as svrb
 from bilevax.algorithms.ttsa import ttsa as ttsa
+from bilevax.bounds import Bounds, Box
 from bilevax.check import check
 from bilevax.data import per_task, ragged, shared
 from bilevax.metrics import exact_gradient, exact_metrics, exact_objective
-from bilevax.problem import Bounds, Box, Problem
+from bilevax.problem import Problem
 from bilevax.run import Result, solve
 from bilevax.schedule import Mixing, power
 from bilevax.trace import Trace

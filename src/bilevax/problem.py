@@ -11,76 +11,11 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from bilevax import arguments
+from bilevax.bounds import Bounds, checked_bounds
 from bilevax.data import Data, NoData, PerTask, Ragged, Shared
 
 Loss = Callable[..., Any]  # (x, y, task, batch) -> one number
-Bound = float | Float[Array, " m"] | None
 LARGEST_KNOWN = 512  # variables up to which ∇²yy g is looked at, whether it is λI
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Box:
-    """The set of all y with low ≤ y_k ≤ high for each entry; both are one number, or m, one for each task."""
-
-    low: Any
-    high: Any
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Bounds:
-    """The sets that the paper projects on (Assumption 4); `None` means not projected.
-
-    Each is one number, or an array of m numbers, one for each task.
-
-    - `f_x`: C_fx, the radius of the ball for the estimate of ∇x f_i.
-    - `f_y`: C_fy, the radius of the ball for the estimate of ∇y f_i.
-    - `g_xy`: C_gxy, the largest singular value of the estimate of ∇²xy g_i.
-    - `y`: R_y, the radius of the ball Y_i that holds y_i; or a `bilevax.Box`.
-    """
-
-    f_x: Bound = None
-    f_y: Bound = None
-    g_xy: Bound = None
-    y: Bound | Box = None
-
-    @property
-    def named(self) -> dict[str, Any]:
-        """The four bounds by name."""
-        return {"f_x": self.f_x, "f_y": self.f_y, "g_xy": self.g_xy, "y": self.y}
-
-    def of(self, i: Any) -> "Bounds":
-        """The bounds of task i."""
-        return jax.tree.map(lambda bound: bound[i] if jnp.ndim(bound) else bound, self)
-
-
-def _checked_bounds(bounds: Bounds, num_tasks: int) -> Bounds:
-    if not isinstance(bounds, Bounds):
-        raise TypeError(f"bounds must be a bilevax.Bounds; got {bounds!r}.")
-    for name, bound in bounds.named.items():
-        if isinstance(bound, Box) and name == "y":
-            _check_box(bound, num_tasks)
-            continue
-        if bound is None or not arguments.is_concrete(bound):
-            continue
-        values = arguments.floats(f"bounds.{name}", bound, f"a number > 0 or {num_tasks} of them")
-        if isinstance(bound, bool) or values.shape not in [(), (num_tasks,)] or not (values > 0).all():
-            raise ValueError(
-                f"bounds.{name} must be a number > 0, or {num_tasks} of them (one for each task); got {bound!r}."
-            )
-    as_arrays = lambda bound: jax.tree.map(jnp.asarray, bound) if isinstance(bound, Box) else jnp.asarray(bound)
-    return Bounds(**{name: None if bound is None else as_arrays(bound) for name, bound in bounds.named.items()})
-
-
-def _check_box(box: Box, num_tasks: int) -> None:
-    if not (arguments.is_concrete(box.low) and arguments.is_concrete(box.high)):
-        return
-    wanted = f"numbers, or {num_tasks} of them (one for each task), low below high"
-    low, high = (arguments.floats(f"bounds.y.{name}", getattr(box, name), wanted) for name in ("low", "high"))
-    shapes = [(), (num_tasks,)]
-    if low.shape not in shapes or high.shape not in shapes or not (low < high).all():
-        raise ValueError(f"bounds.y must be a Box of {wanted}; got {box!r}.")
 
 
 def _floating(name: str, tree: PyTree) -> PyTree:
@@ -225,7 +160,7 @@ class Problem:
         self.lower_data = _data("lower_data", lower_data)
         self.num_tasks = _count_tasks(tasks, {"upper_data": self.upper_data, "lower_data": self.lower_data})
         self.tasks = None if tasks is None or isinstance(tasks, (int, np.integer)) else _arrays_of(tasks)
-        self.bounds = _checked_bounds(Bounds() if bounds is None else bounds, self.num_tasks)
+        self.bounds = checked_bounds(Bounds() if bounds is None else bounds, self.num_tasks)
         x0, y0 = _floating("x0", x0), _floating("y0", y0)
         dtype = jnp.result_type(*jax.tree.leaves((x0, y0)))
         cast = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)

@@ -8,8 +8,8 @@ from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Bool, Float
 
 from bilevax import lapack
+from bilevax.bounds import Box
 from bilevax.lapack import Eigen
-from bilevax.problem import Box
 
 
 def ball(vector: Float[Array, " n"], radius: Any) -> Float[Array, " n"]:

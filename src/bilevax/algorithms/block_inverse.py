@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from bilevax import delay, lapack, projection
+from bilevax.bounds import Bounds
 from bilevax.curvature.base import At
 from bilevax.curvature.dense import matrices
 from bilevax.curvature.tracked import first_solution, radius_of
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 from bilevax.schedule import Rates
 
 

@@ -12,9 +12,10 @@ from bilevax import delay, memory, oracle, projection
 from bilevax.algorithms.base import Cost
 from bilevax.algorithms.first import Beginning, first_point, initial_cost
 from bilevax.algorithms.move import start_optimizer
+from bilevax.bounds import Bounds
 from bilevax.curvature.base import At
 from bilevax.draw import Sampling
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 from bilevax.schedule import Rates, Step
 
 

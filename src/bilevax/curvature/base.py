@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from bilevax import estimator
+from bilevax.bounds import Bounds
 from bilevax.delay import Decay
 from bilevax.oracle import SecondOrder
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 from bilevax.schedule import Rates
 
 

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bilevax import draw, estimator, projection
+from bilevax.bounds import Bounds
 from bilevax.curvature.base import Asked, At, Curvature, Drawn, Fresh, change_of_rows
 from bilevax.delay import Decay, Elapsed
 from bilevax.draw import Indices
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 
 Cross = Float[Array, "d dy"]
 

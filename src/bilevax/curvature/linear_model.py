@@ -22,11 +22,12 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from bilevax import arguments, draw, estimator, lapack
 from bilevax import rows as sparse
+from bilevax.bounds import Bounds
 from bilevax.curvature.base import Asked, At, Curvature, Drawn, Fresh, chosen_now
 from bilevax.data import Shared
 from bilevax.delay import Elapsed
 from bilevax.draw import Indices
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 from bilevax.rows import ScaledRow, SparseRows
 
 

@@ -19,11 +19,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bilevax import draw, estimator, projection
+from bilevax.bounds import Bounds
 from bilevax.curvature.base import At, Curvature, Fresh, accept_all, change_of_rows
 from bilevax.delay import Decay, Elapsed
 from bilevax.draw import Indices
 from bilevax.oracle import SecondOrder
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 
 
 class Tracked(NamedTuple):

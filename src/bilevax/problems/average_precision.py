@@ -19,8 +19,9 @@ import scipy.sparse as sp
 from jaxtyping import Array, Float, PyTree
 
 from bilevax import arguments
+from bilevax.bounds import Bounds
 from bilevax.data import shared
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 from bilevax.problems.compositional import compositional
 from bilevax.rows import sparse_rows
 

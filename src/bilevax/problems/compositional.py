@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from bilevax import arguments
+from bilevax.bounds import Bounds
 from bilevax.data import Data, NoData
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from bilevax import arguments
+from bilevax.bounds import Bounds
 from bilevax.data import Data
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 
 TaskLoss = Callable[[PyTree, PyTree, PyTree], Any]
 

@@ -11,8 +11,9 @@ from typing import Any
 from jaxtyping import PyTree
 
 from bilevax import arguments
+from bilevax.bounds import Bounds, Box
 from bilevax.data import Data
-from bilevax.problem import Bounds, Box, Loss, Negative, Problem
+from bilevax.problem import Loss, Negative, Problem
 
 
 @arguments.known_keywords

@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bilevax import arguments
+from bilevax.bounds import Bounds
 from bilevax.data import Shared, shared
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bilevax import arguments
+from bilevax.bounds import Bounds
 from bilevax.curvature.linear_model import LinearModel, losses
 from bilevax.data import shared
-from bilevax.problem import Bounds, Problem
+from bilevax.problem import Problem
 from bilevax.problems.labelled import LOSSES, checked_labels, rows_of
 
 
