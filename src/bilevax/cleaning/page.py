@@ -63,11 +63,15 @@ def _suspects(cleaned: Any, label: str, fitted: np.ndarray) -> Html:
     rows = (
         [
             str(cleaned["suspicion_rank"].iloc[k]), str(k + 1), f"{cleaned['weight'].iloc[k]:.3f}",
-            str(cleaned[label].iloc[k]), str(fitted[k]), *(str(cleaned[name].iloc[k]) for name in others),
+            str(cleaned[label].iloc[k]), str(fitted[k]), *(_shown(cleaned[name].iloc[k]) for name in others),
         ]
         for k in order
     )  # fmt: skip
-    return table(head, rows, "Most suspicious rows")
+    return table(head, rows)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _picture(trace: Trace, weights: np.ndarray) -> Html:
