@@ -1,7 +1,7 @@
 """Strictness for all tests: float64, no silent promotion of types or ranks.
 
-Tests compile hundreds of small programs, so they ask XLA for quick compilation; what is shown to users
-(`test_shows.py`) is compiled as users would.
+Tests compile hundreds of small programs, so they ask XLA for quick compilation; `test_shows.py` says where something
+is compiled as users would.
 """
 
 import functools
