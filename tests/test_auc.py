@@ -74,7 +74,7 @@ def test_a_few_tasks_a_step_raise_the_mean_area():
 BAD = {
     "one class": ({"labels": np.where(np.arange(M) == 1, 1.0, LABELS)}, "column 1 does not"),
     "a third label": ({"labels": np.where(LABELS > 0, 2.0, LABELS)}, "got 2"),
-    "heads": ({"heads0": HEADS[:2]}, "got shapes"),
+    "heads": ({"heads0": HEADS[:2]}, "heads0 must be .tasks, k."),
     "infinite": ({"features": np.where(FEATURES > 1, np.inf, FEATURES)}, "features must be finite"),
 }
 

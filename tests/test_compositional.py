@@ -57,12 +57,16 @@ def lower_loss(kind):
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["known, by a product", "known, by a square"])
-def test_a_hessian_that_is_known_is_seen(kind):
-    problem = Problem(
+def with_lower(kind):
+    return Problem(
         upper=lambda x, y, task, batch: y @ y, lower=lower_loss(kind), x0=jnp.ones(D), y0=jnp.zeros(2),
         tasks=3, y0_per_task=False, lower_data=bx.shared(ROWS), strong_convexity=3.0,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["known, by a product", "known, by a square"])
+def test_a_hessian_that_is_known_is_seen(kind):
+    problem = with_lower(kind)
     assert problem.hessian == "known"
     assert chosen(None, problem) is known
     assert served(FLOORED, problem) is KNOWN
@@ -72,10 +76,7 @@ def test_a_hessian_that_is_known_is_seen(kind):
     "kind", ["another number", "not quadratic", "of the samples", "of x", "of the task", "not diagonal"]
 )
 def test_a_hessian_that_is_not_known_is_estimated(kind):
-    problem = Problem(
-        upper=lambda x, y, task, batch: y @ y, lower=lower_loss(kind), x0=jnp.ones(D), y0=jnp.zeros(2),
-        tasks=3, y0_per_task=False, lower_data=bx.shared(ROWS), strong_convexity=3.0,
-    )  # fmt: skip
+    problem = with_lower(kind)
     assert problem.hessian == "estimated"
     assert chosen(None, problem) is dense
     assert served(FLOORED, problem) is FLOORED

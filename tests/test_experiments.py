@@ -212,6 +212,25 @@ def test_fewer_settings_go_side_by_side_where_memory_is_short(table, monkeypatch
     np.testing.assert_allclose(in_two, together, rtol=1e-9)
 
 
+def test_a_quick_run_is_shorter_and_judged_on_an_excerpt_of_the_tasks(small, table, tmp_path):
+    quick = experiments.FIGURES["figure2"].quick()
+    assert quick.seconds < experiments.FIGURES["figure2"].seconds / 4
+    experiment, known = small
+    case = experiments.Case(str(table), tasks=40)
+    experiment = replace(experiment, cases=(case,), methods=("soba",), seeds=1, reference=1e-9)
+    known = {"compare": {case.name: known["compare"][experiments.Case(str(table)).name]}}
+    for excerpt in (False, True):
+        experiments.conduct(replace(experiment, excerpt=excerpt), known, tmp_path / str(excerpt))
+    whole, few = ({t.settings["algorithm"]: t for t in map(bx.Trace.load, (tmp_path / name / "runs").iterdir())}
+                  for name in ("False", "True"))  # fmt: skip
+    for traces, problem in [(whole, case.problem()), (few, case.excerpt())]:
+        for trace in traces.values():  # the run and the reference
+            np.testing.assert_allclose(trace["objective"][0], bx.exact_objective(problem, problem.x0), rtol=1e-9)
+            assert trace.settings["facts"]["tasks in F"] == problem.num_tasks
+    assert case.excerpt().num_tasks < 40
+    assert few["soba"]["samples"][0] == whole["soba"]["samples"][0]  # the run itself has all tasks
+
+
 def test_no_run_is_made_twice(small, tmp_path, monkeypatch):
     experiment, known = small
     lines = []

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -17,7 +18,7 @@ SOME_CHECKS = [MultiTaskAUCClassifier((4,), steps=100, batch_size=16), TrustedRe
 SOME = (  # a fit of another size is another program: all checks of all models would take minutes
     "check_no_attributes_set_in_init", "check_parameters_default_constructible", "check_estimator_cloneable",
     "check_estimators_unfitted", "check_estimators_pickle", "check_estimators_nan_inf", "check_n_features_in",
-    "check_dict_unchanged", "check_classifiers_one_label",
+    "check_dict_unchanged", "check_classifiers_one_label", "check_classifiers_regression_target",
 )  # fmt: skip
 
 
@@ -68,6 +69,25 @@ def test_sparse_rows_give_the_same_model():
         AveragePrecisionClassifier(steps=50, random_state=3).fit(form(X), y) for form in (np.asarray, sp.csr_matrix)
     )
     np.testing.assert_allclose(sparse.decision_function(sp.csr_matrix(X)), dense.decision_function(X), rtol=1e-6)
+
+
+def test_more_positives_than_a_group_holds_are_several_lower_problems(monkeypatch):
+    from bilevax.models import average_precision
+
+    X, y = rare(600, 4)
+    alone = AveragePrecisionClassifier(steps=600, random_state=0).fit(X, y)
+    monkeypatch.setattr(average_precision, "GROUP", 8)
+    several = AveragePrecisionClassifier(steps=600, random_state=0).fit(X, y)
+    precision = lambda model: average_precision_score(y == "rare", model.decision_function(X))
+    assert (y == "rare").sum() > 16
+    assert several.n_steps_ == 600
+    assert precision(several) > precision(alone) - 0.03
+
+
+def test_a_fit_that_diverges_says_so():
+    X, y = rare(100, 5)
+    with pytest.warns(ConvergenceWarning, match="left the finite numbers"):
+        TrustedReweighter(steps=30, upper_step=1e300).fit(X, y)
 
 
 def test_three_classes_are_refused():

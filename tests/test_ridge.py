@@ -64,7 +64,7 @@ def test_it_reaches_what_a_full_batch_method_finds():
 
 
 def test_bad_arguments_are_named():
-    with pytest.raises(ValueError, match="must agree on the number of features and models"):
+    with pytest.raises(ValueError, match="must agree on the number of features and tasks"):
         problem_of(validation_features=FEATURES[1][:, :3])
     with pytest.raises(ValueError, match="floor must be"):
         problem_of(floor=0.0)

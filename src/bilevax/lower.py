@@ -139,11 +139,10 @@ def solve_inside(problem: Problem, x: X, start: Y, i: Any, indices: Indices) -> 
         slope = gradient(ahead)
         y = projection.onto(ahead - slope / at.smoothness, region)
         change = y - ahead
-        steep = jnp.linalg.norm(gradient(y) - slope) > at.smoothness * jnp.linalg.norm(change) * (1 + 1e-3)
-        far = jnp.linalg.norm(change) > 8 * eps * (1 + jnp.linalg.norm(y))
-        steep &= far  # closer by, differences of gradients are rounding
-        where = lambda new, old: jnp.where(steep, old, new)
-        return Held(where(y, at.y), at.y, jnp.where(steep, 2, 1) * at.smoothness, steep | far, at.steps + 1)
+        far = jnp.linalg.norm(change) > 8 * eps * (1 + jnp.linalg.norm(y))  # closer by, differences are rounding
+        steep = far & (jnp.linalg.norm(gradient(y) - slope) > 1.001 * at.smoothness * jnp.linalg.norm(change))
+        smoothness = jnp.where(steep, 2, 1) * at.smoothness
+        return Held(jnp.where(steep, at.y, y), at.y, smoothness, far, at.steps + 1)
 
     begin = projection.onto(start, region)
     first = Held(begin, begin, jnp.asarray(lam, start.dtype), jnp.asarray(True), jnp.int32(0))

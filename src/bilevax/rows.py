@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse as sp
 from jaxtyping import Array, Float, Int
 
 
@@ -46,6 +47,12 @@ def sparse_rows(matrix: Any, dtype: Any) -> SparseRows:
     places, values = np.zeros(filled.shape, np.int32), np.zeros(filled.shape)
     places[filled], values[filled] = matrix.indices, matrix.data
     return SparseRows(jnp.asarray(places), jnp.asarray(values, dtype), matrix.shape[1])
+
+
+def held(matrix: Any) -> Any:
+    """Rows as losses take them, in JAX's floating type: an array, or SparseRows of a scipy.sparse matrix."""
+    dtype = jnp.result_type(float)
+    return sparse_rows(matrix, dtype) if sp.issparse(matrix) else jnp.asarray(matrix, dtype)
 
 
 def dense(rows: SparseRows | Float[Array, "n width"]) -> Float[Array, "n width"]:

@@ -2,33 +2,16 @@
 
 import base64
 import io
-from importlib.resources import files
-from string import Template
 from typing import Any
 
 import numpy as np
 
+from bilevax.report.document import document
 from bilevax.report.markup import Html, element, joined, table
 from bilevax.trace import Trace
 
 SHOWN_ROWS, SHOWN_COLUMNS = 50, 8
 LOW = 0.1  # a weight below which a row hardly counts
-WHOLE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>$title</title>
-<style>$style
-img { max-width: 100%; background: #fff; border-radius: 0.5rem; }</style>
-</head>
-<body>
-$body
-</body>
-</html>
-""")
 
 
 def page(cleaned: Any, label: str, fitted: np.ndarray, trace: Trace) -> str:
@@ -52,8 +35,7 @@ def page(cleaned: Any, label: str, fitted: np.ndarray, trace: Trace) -> str:
             _suspects(cleaned, label, fitted),
         ),
     ])  # fmt: skip
-    style = (files("bilevax.report") / "page.css").read_text(encoding="utf-8")
-    return WHOLE.substitute(title=title, style=style, body=body)
+    return document(title, body)
 
 
 def _suspects(cleaned: Any, label: str, fitted: np.ndarray) -> Html:

@@ -15,8 +15,9 @@ from bilevax import arguments
 from bilevax.algorithms.base import Algorithm
 from bilevax.algorithms.bsvrb import bsvrb_v2
 from bilevax.models import network
+from bilevax.models.base import log_odds, probabilities, run, two_classes
 from bilevax.problems import auc
-from bilevax.run import solve
+from bilevax.rows import held
 
 
 def all_scores(parameters: dict[str, Any], rows: Any) -> Float[Array, "n m"]:
@@ -81,11 +82,11 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         m = positive.shape[1]
         several = m if self.tasks_per_step is None else min(self.tasks_per_step, m)
         algorithm = _algorithm(several, m, self.steps, self.learning_rate, self.batch_size, self.mixing)
-        result = solve(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=self.verbose)
+        result = run(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=self.verbose)
         self.n_steps_ = result.steps
         self.body_, self.heads_ = jax.tree.map(np.asarray, (result.x["body"], result.x["heads"]))
         scores = self._scores(X)
-        odds = [network.log_odds(scores[:, i], positive[:, i]) for i in range(m)]
+        odds = [log_odds(scores[:, i], positive[:, i]) for i in range(m)]
         self.log_odds_ = np.asarray(odds)
         return self
 
@@ -93,11 +94,8 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         """True for positive samples, (samples, tasks); remembers the classes."""
         self.one_column_ = y.ndim == 1 or y.shape[1] == 1
         if self.one_column_:
-            self.classes_ = np.unique(y)
-            if len(self.classes_) != 2:
-                kind = "binary with one class" if len(self.classes_) == 1 else "multiclass"
-                raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
-            return y.reshape(-1, 1) == self.classes_[1]
+            self.classes_, positive = two_classes(y)
+            return positive[:, None]
         if not np.isin(y, (0, 1)).all():
             raise ValueError(f"y of several tasks must hold 0 and 1; got {y[~np.isin(y, (0, 1))][0]!r}.")
         self.classes_ = np.array([0, 1])
@@ -111,19 +109,12 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         parameters = {"body": body, "heads": jnp.zeros((positive.shape[1], sizes[-1]), dtype)}
         signs = jnp.asarray(2.0 * positive - 1.0, dtype)
         return network.fit_logistic(
-            parameters,
-            network.held(X),
-            signs,
-            self.ridge,
-            draw_key,
-            score=all_scores,
-            steps=self.steps,
-            batch=self.batch_size,
+            parameters, held(X), signs, self.ridge, draw_key, score=all_scores, steps=self.steps, batch=self.batch_size
         )
 
     def _scores(self, X: Any) -> np.ndarray:
         parameters = jax.tree.map(jnp.asarray, {"body": self.body_, "heads": self.heads_})
-        return np.asarray(all_scores(parameters, network.held(X)), float)
+        return np.asarray(all_scores(parameters, held(X)), float)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Log-odds of the second class; a column for each task where there are several."""
@@ -134,7 +125,7 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of both classes; of the second one, a column for each task, where there are several tasks."""
-        shares = 1 / (1 + np.exp(-np.clip(self.decision_function(X), -500, 500)))
+        shares = probabilities(self.decision_function(X))
         return np.column_stack([1 - shares, shares]) if self.one_column_ else shares
 
     def predict(self, X: Any) -> np.ndarray:

@@ -9,16 +9,16 @@ import numpy as np
 import optax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
 from bilevax import arguments
 from bilevax.algorithms.base import Algorithm
 from bilevax.algorithms.bsvrb import bsvrb_v2
 from bilevax.models import network
+from bilevax.models.base import log_odds, probabilities, run, two_classes
 from bilevax.problem import Problem
 from bilevax.problems import average_precision
-from bilevax.run import solve
+from bilevax.rows import held
 
 GROUP = 4096  # most positive samples that are compared with the same samples
 
@@ -73,21 +73,15 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         arguments.positive("learning_rate", self.learning_rate)
         arguments.count("steps", self.steps)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) != 2:
-            raise ValueError(
-                "Only binary classification is supported. The type of the target is "
-                f"{'binary with one class' if len(self.classes_) == 1 else 'multiclass'}: {len(self.classes_)} classes."
-            )
-        signs, seed = 2.0 * codes - 1.0, int(check_random_state(self.random_state).randint(2**31))
+        self.classes_, positive = two_classes(y)
+        signs, seed = 2.0 * positive - 1.0, int(check_random_state(self.random_state).randint(2**31))
         begun = self._begin(X, signs, jax.random.key(seed))
-        algorithm = _algorithm(self.steps, self.learning_rate, self.batch_size, self.mixing)
         problem = self._problem(X, signs, begun)
-        result = solve(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=self.verbose)
+        algorithm = _algorithm(problem.num_tasks, self.steps, self.learning_rate, self.batch_size, self.mixing)
+        result = run(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=self.verbose)
         self.n_steps_ = result.steps
         self.layers_ = jax.tree.map(np.asarray, result.x)
-        self.log_odds_ = network.log_odds(self._scores(X), codes)
+        self.log_odds_ = log_odds(self._scores(X), positive)
         return self
 
     def _begin(self, X: Any, signs: np.ndarray, key: Any) -> network.Layers:
@@ -99,7 +93,7 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         random_key, draw_key = jax.random.split(key)
         layers = network.random_layers(random_key, (X.shape[1], *self.hidden, 1), dtype)
         return network.fit_logistic(
-            layers, network.held(X), jnp.asarray(signs, dtype), 1 / (self.C * len(signs)), draw_key,
+            layers, held(X), jnp.asarray(signs, dtype), 1 / (self.C * len(signs)), draw_key,
             score=network.scores, steps=self.steps, batch=self.batch_size,
         )  # fmt: skip
 
@@ -112,7 +106,7 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         )  # fmt: skip
 
     def _scores(self, X: Any) -> np.ndarray:
-        return np.asarray(network.scores(jax.tree.map(jnp.asarray, self.layers_), network.held(X)), float)
+        return np.asarray(network.scores(jax.tree.map(jnp.asarray, self.layers_), held(X)), float)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Log-odds of the second class."""
@@ -123,8 +117,8 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of both classes."""
-        odds = self.decision_function(X)
-        return np.asarray(jax.nn.sigmoid(np.column_stack([-odds, odds])))
+        shares = probabilities(self.decision_function(X))
+        return np.column_stack([1 - shares, shares])
 
     def predict(self, X: Any) -> np.ndarray:
         """The more probable class of each row."""
@@ -133,9 +127,12 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
 
 
 @lru_cache(maxsize=8)
-def _algorithm(steps: int, learning_rate: float, batch_size: int, mixing: float) -> Algorithm:
-    """One object for one choice of settings, so that the next fit need not be compiled again."""
+def _algorithm(groups: int, steps: int, learning_rate: float, batch_size: int, mixing: float) -> Algorithm:
+    """One object for one choice of settings, so that the next fit need not be compiled again.
+
+    BSVRB moves the y of every group in every step, drawn or not: its step shrinks with their number.
+    """
     return bsvrb_v2(
-        lower_step=0.7, mixing=mixing, tasks_per_step=1, batch_size=batch_size, initial_batch_size=8 * batch_size,
+        lower_step=0.7 / groups, mixing=mixing, batch_size=batch_size, initial_batch_size=8 * batch_size,
         upper_optimizer=optax.adam(optax.cosine_decay_schedule(learning_rate, steps)),
     )  # fmt: skip

@@ -7,21 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
-import scipy.sparse as sp
 from jaxtyping import Array, Float, Key
-from sklearn.linear_model import LogisticRegression
-
-from bilevax.rows import sparse_rows
 
 Layers = list[dict[str, Array]]
-
-
-def held(X: Any) -> Any:
-    """Rows as networks take them: an array, or sparse rows of a scipy.sparse matrix."""
-    dtype = jnp.result_type(float)
-    return sparse_rows(X, dtype) if sp.issparse(X) else jnp.asarray(X, dtype)
 
 
 def representation(layers: Layers, rows: Any) -> Any:
@@ -52,12 +41,6 @@ def random_layers(key: Key[Array, ""], sizes: Sequence[int], dtype: Any) -> Laye
 def half_squares(parameters: Any) -> Float[Array, ""]:
     """½ Σ of all squared weights; shifts, which are vectors, go free."""
     return 0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(parameters) if leaf.ndim > 1)  # type: ignore[return-value]
-
-
-def log_odds(scores: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
-    """Slope and shift that turn scores into log-odds."""
-    fitted = LogisticRegression(C=np.inf).fit(scores[:, None], positive)
-    return float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
 
 
 @partial(jax.jit, static_argnames=("score", "steps", "batch"))

@@ -14,9 +14,9 @@ from sklearn.utils.validation import check_array, check_is_fitted, check_random_
 from bilevax import arguments, metrics
 from bilevax.algorithms.base import Algorithm
 from bilevax.algorithms.rsvrb import rsvrb
+from bilevax.models.base import probabilities, run
 from bilevax.problem import Problem
 from bilevax.problems import reweighting
-from bilevax.run import solve
 
 HELD_OUT = 0.25  # the share of rows that are taken for trusted where none are given
 TASKS_PER_STEP = 5
@@ -70,20 +70,20 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         rng = check_random_state(self.random_state)
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
-            raise ValueError(f"y must hold at least two classes; the only class is {self.classes_[0]!r}.")
+            raise ValueError(f"y must hold at least two classes; got one class, {self.classes_[0]!r}.")
         trusted, trusted_y = self._trusted(X, y, X_trusted, y_trusted, rng)
         self.scaler_ = StandardScaler(with_mean=not sp.issparse(X)).fit(X)
         problem = reweighting(
             train_features=self.scaler_.transform(X), train_labels=self._signs(y),
             trusted_features=self.scaler_.transform(trusted), trusted_labels=self._signs(trusted_y), ridge=self.ridge,
         )  # fmt: skip
-        result = solve(
+        result = run(
             problem, self._algorithm(problem, self.scaler_.transform(X)), steps=self.steps,
             seed=int(rng.randint(2**31)), metrics=_objective, progress=self.verbose,
         )  # fmt: skip
         models = np.asarray(metrics.exact(problem, jnp.asarray(result.x)).y, float)
         self.coef_, self.intercept_ = models[:, :-1], models[:, -1]
-        self.weights_ = 1 / (1 + np.exp(-np.asarray(result.x, float)))
+        self.weights_ = probabilities(np.asarray(result.x, float))
         self.suspicion_rank_ = 1 + np.argsort(np.argsort(self.weights_, kind="stable"), kind="stable")
         self.trace_ = result.trace
         self.n_iter_ = result.steps
@@ -134,7 +134,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         """σ(score) of each class, normalised over the classes."""
         scores = self.decision_function(X)
         scores = np.column_stack([-scores, scores]) if scores.ndim == 1 else scores
-        shares = 1 / (1 + np.exp(-np.clip(scores, -500, 500)))
+        shares = probabilities(scores)
         return shares / shares.sum(1, keepdims=True)
 
     def predict(self, X: Any) -> np.ndarray:

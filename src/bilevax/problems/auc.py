@@ -15,15 +15,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import scipy.sparse as sp
 from jaxtyping import Array, Float, PyTree
 
 from bilevax import arguments
 from bilevax.data import shared
 from bilevax.problem import Problem
+from bilevax.problems.labelled import both_classes, checked_labels, finite_rows
 from bilevax.problems.minmax import minmax
-from bilevax.rows import sparse_rows
+from bilevax.rows import held
 
 Represent = Callable[[PyTree, Any], Float[Array, "batch k"]]
 
@@ -44,14 +43,6 @@ class AreaLoss:
         spread = jnp.mean(above * (scores - a) ** 2) + jnp.mean(below * (scores - b) ** 2)
         squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(x["body"])) + jnp.sum(x["heads"][i] ** 2)
         return spread + 2 * (1 + y) * gap - y**2 + self.ridge / 2 * squares
-
-
-def _shares(positive: np.ndarray) -> np.ndarray:
-    shares = positive.mean(0)
-    lonely = np.flatnonzero((shares == 0) | (shares == 1))
-    if len(lonely):
-        raise ValueError(f"labels must hold both -1 and +1 in every column; column {lonely[0]} does not.")
-    return shares
 
 
 @arguments.known_keywords
@@ -75,27 +66,17 @@ def auc(
     AUC maximization; Ying, Wen, Lyu 2016 for one task.
     """
     arguments.number("ridge", ridge, "a number >= 0", lambda v: v >= 0)
-    A = features.tocsr() if sp.issparse(features) else arguments.floats("features", features, "an array of numbers")
-    b, heads = arguments.floats("labels", labels, "-1 or +1"), arguments.floats("heads0", heads0, "an array of numbers")
-    b = b[:, None] if b.ndim == 1 else b
-    if len(A.shape) != 2 or b.ndim != 2 or len(b) != A.shape[0] or heads.ndim != 2 or len(heads) != b.shape[1]:
-        raise ValueError(
-            "features must be (samples, features), labels (samples, tasks) and heads0 (tasks, k); got shapes "
-            f"{A.shape}, {b.shape} and {heads.shape}."
-        )
-    if not np.isin(b, (-1, 1)).all():
-        raise ValueError(f"labels must be -1 or +1; got {b[~np.isin(b, (-1, 1))][0]:g}.")
-    if not np.isfinite(A.data if sp.issparse(A) else A).all():
-        raise ValueError("features must be finite; some of the values are not.")
-    dtype, positive = jnp.result_type(float), b == 1
-    shares, m = _shares(positive), b.shape[1]
-    rows = sparse_rows(A, dtype) if sp.issparse(A) else jnp.asarray(A, dtype)
+    A, b = finite_rows("features", features), checked_labels("", features, labels)
+    heads, m = arguments.floats("heads0", heads0, "an array of numbers"), b.shape[1]
+    if heads.ndim != 2 or len(heads) != m:
+        raise ValueError(f"heads0 must be (tasks, k), with a row for each of {m} tasks; got shape {heads.shape}.")
+    positive, dtype = both_classes(b), jnp.result_type(float)
     return minmax(
         loss=AreaLoss(represent, float(ridge)),
         x0={"body": body0, "heads": jnp.asarray(heads, dtype), "means": jnp.zeros((m, 2), dtype)},
         y0=jnp.zeros((), dtype),
         y0_per_task=False,
-        tasks={"index": jnp.arange(m, dtype=jnp.int32), "share": jnp.asarray(shares, dtype)},
-        data=shared({"rows": rows, "positive": jnp.asarray(positive, dtype)}),
+        tasks={"index": jnp.arange(m, dtype=jnp.int32), "share": jnp.asarray(positive.mean(0), dtype)},
+        data=shared({"rows": held(A), "positive": jnp.asarray(positive, dtype)}),
         strong_concavity=2.0,
     )

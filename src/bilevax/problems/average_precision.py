@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse as sp
 from jaxtyping import Array, Float, PyTree
 
 from bilevax import arguments
@@ -23,7 +22,8 @@ from bilevax.bounds import Bounds
 from bilevax.data import shared
 from bilevax.problem import Problem
 from bilevax.problems.compositional import compositional
-from bilevax.rows import sparse_rows
+from bilevax.problems.labelled import both_classes, checked_labels, finite_rows
+from bilevax.rows import held
 
 Score = Callable[[PyTree, Any], Float[Array, " batch"]]
 
@@ -94,35 +94,13 @@ def _paired(rows: Any, count: int) -> tuple[Any, np.ndarray]:
     return rows[places], count / n / np.bincount(places, minlength=n)[places]
 
 
-def _held(rows: Any) -> Any:
-    dtype = jnp.result_type(float)
-    return sparse_rows(rows, dtype) if sp.issparse(rows) else jnp.asarray(rows, dtype)
-
-
 def _grouped(rows: Any, group: int, **numbers: float) -> dict[str, Any]:
     """The positive samples as tasks, `group` in each; the numbers belong to every task."""
     groups = -(-rows.shape[0] // group)
     repeated, weights = _paired(rows, groups * group)
-    own = {"rows": _held(repeated), "weight": _held(weights)}
+    own = {"rows": held(repeated), "weight": held(weights)}
     tasks = jax.tree.map(lambda leaf: leaf.reshape(groups, group, *leaf.shape[1:]), own)
-    return {**tasks, **{name: _held(np.full(groups, number)) for name, number in numbers.items()}}
-
-
-def _checked(features: Any, labels: Any) -> tuple[Any, np.ndarray]:
-    """Features as rows that can be taken, and which of them are positive."""
-    A = features.tocsr() if sp.issparse(features) else arguments.floats("features", features, "an array of numbers")
-    if not np.isfinite(A.data if sp.issparse(A) else A).all():
-        raise ValueError("features must be finite; some of the values are not.")
-    b = arguments.floats("labels", labels, "-1 or +1")
-    if len(A.shape) != 2 or b.shape != A.shape[:1]:
-        raise ValueError(
-            f"features must be (samples, features) and labels (samples,); got shapes {A.shape} and {b.shape}."
-        )
-    if not np.isin(b, (-1, 1)).all():
-        raise ValueError(f"labels must be -1 or +1; got {b[~np.isin(b, (-1, 1))][0]:g}.")
-    if len(set(b)) < 2:
-        raise ValueError(f"labels must hold both -1 and +1; all {len(b)} are {b[0] if len(b) else 'missing'}.")
-    return A, b == 1
+    return {**tasks, **{name: held(np.full(groups, number)) for name, number in numbers.items()}}
 
 
 @arguments.known_keywords
@@ -160,14 +138,17 @@ def average_precision(
     arguments.positive("width", width)
     arguments.count("group", group)
     arguments.number("ridge", ridge, "a number >= 0", lambda v: v >= 0)
-    A, positive = _checked(features, labels)
+    A, b = finite_rows("features", features), checked_labels("", features, labels)
+    if b.shape[1] != 1:
+        raise ValueError(f"labels must be one column, -1 or +1 for each sample; got {b.shape[1]} columns.")
+    positive = both_classes(b)[:, 0]
     loss, n = SURROGATES[surrogate], len(positive)
     groups = {"positive": A[positive], "negative": A[~positive]}
     count = _rounded(max(group.shape[0] for group in groups.values()))
     data: dict[str, Any] = {}
     for kind, rows in groups.items():
         repeated, weights = _paired(rows, count)
-        data |= {kind: _held(repeated), f"{kind} weight": _held(weights * rows.shape[0] / n)}
+        data |= {kind: held(repeated), f"{kind} weight": held(weights * rows.shape[0] / n)}
     floor = float(loss(jnp.zeros(()), float(width))) / n  # ℓ of a sample with itself is part of E[ℓ]
     return compositional(
         outer=minus_precision,

@@ -1,12 +1,12 @@
 """Rows of features with labels, as linear models take them, and the losses of their scores."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from bilevax import arguments
 from bilevax.rows import SparseRows, sparse_rows
@@ -32,13 +32,18 @@ def squared_hinge(score: Array, label: Array) -> Array:
 LOSSES = {"logistic": logistic, "squared": squared, "squared_hinge": squared_hinge}
 
 
-def rows_of(name: str, given: Any, form: str | None) -> Float[Array, "n p"] | SparseRows:
-    """Features with a constant column added, as an array or as sparse rows."""
-    dtype = jnp.result_type(float)
-    A: Any = given if sp.issparse(given) else arguments.floats(name, given, "an array of numbers")
-    values = A.tocsr().data if sp.issparse(A) else A
+def finite_rows(name: str, given: Any) -> Any:
+    """Features, an array or a scipy.sparse matrix in rows, once all their values are known to be finite."""
+    A: Any = given.tocsr() if sp.issparse(given) else arguments.floats(name, given, "an array of numbers")
+    values = A.data if sp.issparse(A) else A
     if not np.isfinite(values).all():
         raise ValueError(f"{name} must be finite; {int((~np.isfinite(values)).sum())} of its values are not.")
+    return A
+
+
+def rows_of(name: str, given: Any, form: str | None) -> Float[Array, "n p"] | SparseRows:
+    """Features with a constant column added, as an array or as sparse rows."""
+    dtype, A = jnp.result_type(float), finite_rows(name, given)
     fits = not sp.issparse(A) or A.shape[0] * (A.shape[1] + 1) * dtype.itemsize <= LARGEST_ARRAY
     if form == "sparse" or (form is None and not fits):
         return sparse_rows(sp.hstack([sp.csr_array(A), np.ones((A.shape[0], 1))], format="csr"), dtype)
@@ -46,18 +51,56 @@ def rows_of(name: str, given: Any, form: str | None) -> Float[Array, "n p"] | Sp
     return jnp.asarray(np.column_stack([array, np.ones(len(array))]), dtype)
 
 
-def checked_labels(name: str, features: Any, labels: Any, loss: str) -> Float[Array, "n m"]:
-    """The labels as (samples, columns), once they and the features are known to fit."""
-    b = arguments.floats(f"{name}_labels", labels, "numbers")
+def checked_labels(prefix: str, features: Any, labels: Any, loss: str = "logistic") -> Float[np.ndarray, "n m"]:
+    """The labels as (samples, columns), once they and the features are known to fit; names begin with the prefix."""
+    b = arguments.floats(f"{prefix}labels", labels, "numbers")
     b = b[:, None] if b.ndim == 1 else b
     shape = np.shape(features)
     if len(shape) != 2 or b.ndim != 2 or shape[0] != len(b) or len(b) == 0:
         raise ValueError(
-            f"{name}_features must be (samples, features) and {name}_labels (samples,) or (samples, tasks), "
+            f"{prefix}features must be (samples, features) and {prefix}labels (samples,) or (samples, tasks), "
             f"with samples > 0 the same; got shapes {shape} and {np.shape(labels)}."
         )
     right = np.isfinite(b) if loss == "squared" else np.isin(b, (-1, 1))
     if not right.all():
         wanted = "finite" if loss == "squared" else "-1 or +1"
-        raise ValueError(f"{name}_labels must be {wanted}; got {b[~right][0]}.")
-    return jnp.asarray(b)
+        raise ValueError(f"{prefix}labels must be {wanted}; got {b[~right][0]}.")
+    return b
+
+
+def both_classes(labels: Float[np.ndarray, "n m"]) -> Bool[np.ndarray, "n m"]:
+    """Which samples are positive, once every column is known to hold some that are and some that are not."""
+    positive = labels == 1
+    lonely = np.flatnonzero(positive.all(0) | ~positive.any(0))
+    if len(lonely):
+        raise ValueError(f"labels must hold both -1 and +1 in every column; column {lonely[0]} does not.")
+    return positive
+
+
+class Labelled(NamedTuple):
+    """Rows with a constant column, and a column of labels for each task."""
+
+    features: Float[Array, "n p"] | SparseRows
+    labels: Float[Array, "n m"]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """As losses take them."""
+        return {"features": self.features, "labels": self.labels}
+
+
+def two_parts(loss: str, rows: str | None, **given: tuple[Any, Any]) -> tuple[Labelled, Labelled]:
+    """Two data sets of features and labels, by the names of their arguments, that have to agree."""
+    arguments.one_of("loss", loss, tuple(LOSSES))
+    if rows is not None:
+        arguments.one_of("rows", rows, ("dense", "sparse"))
+    labels = [checked_labels(f"{name}_", *part, loss) for name, part in given.items()]
+    widths, tasks = [np.shape(features)[1] for features, _ in given.values()], [b.shape[1] for b in labels]
+    if len(set(widths)) > 1 or len(set(tasks)) > 1:
+        raise ValueError(
+            f"{' and '.join(given)} data must agree on the number of features and tasks; got {widths[0]} and "
+            f"{widths[1]} features, {tasks[0]} and {tasks[1]} tasks."
+        )
+    features = [rows_of(f"{name}_features", part[0], rows) for name, part in given.items()]
+    first, second = (Labelled(A, jnp.asarray(b)) for A, b in zip(features, labels, strict=True))
+    return first, second

@@ -21,7 +21,7 @@ from bilevax.bounds import Bounds
 from bilevax.curvature.linear_model import LinearModel, losses
 from bilevax.data import shared
 from bilevax.problem import Problem
-from bilevax.problems.labelled import LOSSES, checked_labels, rows_of
+from bilevax.problems.labelled import LOSSES, two_parts
 
 
 def identity(x: Array) -> Array:
@@ -88,27 +88,20 @@ def reweighting(
     """
     arguments.positive("ridge", ridge)
     arguments.one_of("weights", weights, tuple(WEIGHTS))
-    arguments.one_of("loss", loss, tuple(LOSSES))
-    if rows is not None:
-        arguments.one_of("rows", rows, ("dense", "sparse"))
-    labels = checked_labels("train", train_features, train_labels, loss)
-    trusted_b = checked_labels("trusted", trusted_features, trusted_labels, loss)
-    (n, p), trusted_p = np.shape(train_features), np.shape(trusted_features)[1]
-    if (p, labels.shape[1]) != (trusted_p, trusted_b.shape[1]):
-        raise ValueError(
-            "training and trusted data must agree on the number of features and tasks; got "
-            f"{p} and {trusted_p} features, {labels.shape[1]} and {trusted_b.shape[1]} tasks."
-        )
-    A, trusted = rows_of("train_features", train_features, rows), rows_of("trusted_features", trusted_features, rows)
+    train, trusted = two_parts(
+        loss, rows, train=(train_features, train_labels), trusted=(trusted_features, trusted_labels)
+    )
+    n, width = train.features.shape
+    dtype, columns = train.labels.dtype, train.labels.shape[1]
     return Problem(
         upper=TrustedLoss(LOSSES[loss]),
         lower=LinearModel(LOSSES[loss], WEIGHTS[weights], float(ridge)),
-        x0=jnp.full(n, 0.0 if weights == "sigmoid" else 1.0, labels.dtype),
-        y0=jnp.zeros(p + 1, labels.dtype),
+        x0=jnp.full(n, 0.0 if weights == "sigmoid" else 1.0, dtype),
+        y0=jnp.zeros(width, dtype),
         y0_per_task=False,
-        tasks=_tasks(temperatures, labels.shape[1]),
-        upper_data=shared({"features": trusted, "labels": trusted_b}),
-        lower_data=shared({"features": A, "labels": labels, "row": jnp.arange(n, dtype=jnp.int32)}),
+        tasks=_tasks(temperatures, columns),
+        upper_data=shared(trusted.data),
+        lower_data=shared({**train.data, "row": jnp.arange(n, dtype=jnp.int32)}),
         strong_convexity=ridge,
         ridge=True,
         bounds=bounds,

@@ -19,7 +19,7 @@ from bilevax import arguments
 from bilevax.bounds import Bounds
 from bilevax.data import shared
 from bilevax.problem import Problem
-from bilevax.problems.labelled import LOSSES, checked_labels, rows_of
+from bilevax.problems.labelled import LOSSES, two_parts
 
 
 def _mean_loss(loss: Callable, y: Float[Array, " p"], column: Array, batch: Any) -> Float[Array, ""]:
@@ -69,29 +69,21 @@ def ridge(
     - `start`: every penalty before the first step; `floor`: what is added to every penalty, the strong convexity λ.
     - `rows`: how features are held, "dense" or "sparse".
     """
-    arguments.one_of("loss", loss, tuple(LOSSES))
     for name, value in [("start", start), ("floor", floor)]:
         arguments.positive(name, value)
-    if rows is not None:
-        arguments.one_of("rows", rows, ("dense", "sparse"))
-    labels = checked_labels("train", train_features, train_labels, loss)
-    judged = checked_labels("validation", validation_features, validation_labels, loss)
-    p, other = np.shape(train_features)[1], np.shape(validation_features)[1]
-    if (p, labels.shape[1]) != (other, judged.shape[1]):
-        raise ValueError(
-            "training and validation data must agree on the number of features and models; got "
-            f"{p} and {other} features, {labels.shape[1]} and {judged.shape[1]} models."
-        )
-    held = rows_of("train_features", train_features, rows), rows_of("validation_features", validation_features, rows)
+    train, validation = two_parts(
+        loss, rows, train=(train_features, train_labels), validation=(validation_features, validation_labels)
+    )
+    width, dtype = train.features.shape[1], train.labels.dtype
     return Problem(
         upper=Validation(LOSSES[loss]),
         lower=Penalised(LOSSES[loss], float(floor)),
-        x0=jnp.full(p, np.log(start), labels.dtype),
-        y0=jnp.zeros(p + 1, labels.dtype),
+        x0=jnp.full(width - 1, np.log(start), dtype),
+        y0=jnp.zeros(width, dtype),
         y0_per_task=False,
-        tasks=labels.shape[1],
-        upper_data=shared({"features": held[1], "labels": judged}),
-        lower_data=shared({"features": held[0], "labels": labels}),
+        tasks=train.labels.shape[1],
+        upper_data=shared(validation.data),
+        lower_data=shared(train.data),
         strong_convexity=floor,
         ridge=True,
         bounds=bounds,
