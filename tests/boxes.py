@@ -192,6 +192,23 @@ def bsvrb(model, theta, draws, rates, version):
         yield T.x, [y.copy() for y in T.y]
 
 
+def block_soba(model, draws, rates, inner_steps):
+    """SOBA on the drawn blocks; yields (x, y) after every step. `rates` are (gamma, rho, theta)."""
+    x, y, d = model.x0.copy(), [project_ball(row, model.R_y) for row in model.y0], None
+    h = [np.zeros_like(row) for row in y]
+    for drawn, (gamma, rho, theta) in zip(draws, rates, strict=True):
+        D = []
+        for i, xi, ze in zip(drawn.tasks, drawn.xi, drawn.zeta, strict=True):
+            for _ in range(inner_steps):
+                residual = model.gyy(i, x, y[i], ze) @ h[i] - model.fy(i, x, y[i], xi)
+                y[i] = project_ball(y[i] - rho * model.gy(i, x, y[i], ze), model.R_y)
+                h[i] = project_ball(h[i] - rho * residual, model.R_h)
+            D.append(model.fx(i, x, y[i], xi) - model.gxy(i, x, y[i], ze) @ h[i])
+        d = np.mean(D, axis=0) if d is None else (1 - theta) * d + theta * np.mean(D, axis=0)
+        x = x - gamma * d
+        yield x, [row.copy() for row in y]
+
+
 def tracked_rsvrb(model, theta, draws, rates):
     """RSVRB with h_i ≈ H_i⁻¹v_i followed by its own recursion: s estimates ∇²yy g·h, k estimates ∇²xy g·h.
 

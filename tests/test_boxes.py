@@ -194,6 +194,25 @@ def test_bsvrb_equals_its_box(version, m, size, bounds, kind):
     assert_same_path(library_run(problem, factory(tasks_per_step=size, **start(), **library)), path)
 
 
+@pytest.mark.parametrize("inner_steps", [1, 3])
+@pytest.mark.parametrize("bounds", [{}, {"C_fy": 0.3, "R_y": 0.35}], ids=["free", "balls"])
+@pytest.mark.parametrize(("m", "size"), [(1, 1), (4, 1), (25, 5)])
+def test_block_soba_equals_its_box(m, size, bounds, inner_steps):
+    model = Model(m, **bounds)
+    problem = model.problem()
+    rates = {"upper_step": bx.power(0.3, 8, 0.5), "lower_step": bx.power(0.9, 8, 0.3), "mixing": bx.power(1, 1, 0.4)}
+    box = [(0.3 / (8 + t) ** 0.5, 0.9 / (8 + t) ** 0.3, 1 / (1 + t) ** 0.4) for t in range(1, STEPS + 1)]
+    path = boxes.block_soba(model, draws_of(problem, draw.Sampling(size, 3)), box, inner_steps)
+    algorithm = bx.block_soba(tasks_per_step=size, inner_steps=inner_steps, **start(), **rates)
+    assert_same_path(library_run(problem, algorithm), path)
+
+
+def test_the_balls_of_block_soba_are_active_in_these_tests():
+    run = lambda **bounds: library_run(Model(4, **bounds).problem(), bx.block_soba(**start()), 100)[0]
+    free = run()
+    assert all(np.abs(run(**bound) - free).max() > 1e-6 for bound in ({"C_fy": 0.3}, {"R_y": 0.35}))
+
+
 def test_the_ball_of_bsvrb_is_active_in_these_tests():
     library, _ = block_schedules("constant", 4, 1)
     runs = [library_run(Model(4, C_fy=c).problem(), bx.bsvrb_v2(**start(), **library), 100)[0] for c in (0.3, None)]

@@ -20,10 +20,10 @@ def compiled_loop(problem, algorithm):
     return jax.jit(loop, donate_argnums=1).lower(problem, state, jax.random.key(0)).compile(), state
 
 
-def temporary_bytes(num_tasks, **settings):
-    """What a loop of RSVRB steps on a small problem with many tasks needs beside its arguments."""
+def temporary_bytes(num_tasks, factory=bx.rsvrb, **settings):
+    """What a loop of steps on a small problem with many tasks needs beside its arguments."""
     truth = bx.problems.quadratic(num_tasks=num_tasks, dim_x=3, dim_y=2, num_samples=8)
-    algorithm = bx.rsvrb(tasks_per_step=4, batch_size=2, initialization="cheap", **settings)
+    algorithm = factory(tasks_per_step=4, batch_size=2, initialization="cheap", **settings)
     return compiled_loop(truth.problem, algorithm)[0].memory_analysis().temp_size_in_bytes
 
 
@@ -68,6 +68,11 @@ def test_a_loop_of_steps_copies_nothing_that_grows_with_the_number_of_tasks(sett
     few, many = (temporary_bytes(m, **settings) for m in (100, 20_000))
     assert many <= few + 4096
     assert many < delay.ERAS * 3 * 8 / 10  # a copy of the table of eras would show
+
+
+def test_a_loop_of_block_soba_copies_nothing_either():
+    few, many = (temporary_bytes(m, bx.block_soba, inner_steps=3) for m in (100, 20_000))
+    assert many <= few + 4096
 
 
 def test_sabas_table_is_neither_copied_nor_read_as_a_whole():

@@ -2,6 +2,7 @@
 
 from bilevax import curvature, datasets, problems
 from bilevax.algorithms.base import FACTS, Algorithm, Cost, Facts, Info, Variables, algorithms
+from bilevax.algorithms.block_soba import block_soba as block_soba
 from bilevax.algorithms.bsa import bsa as bsa
 from bilevax.algorithms.bsvrb import bsvrb_v1 as bsvrb_v1
 from bilevax.algorithms.bsvrb import bsvrb_v2 as bsvrb_v2

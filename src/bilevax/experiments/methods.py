@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from bilevax.algorithms.base import Algorithm
+from bilevax.algorithms.block_soba import block_soba
 from bilevax.algorithms.bsa import bsa
 from bilevax.algorithms.bsvrb import bsvrb_v1, bsvrb_v2
 from bilevax.algorithms.ma_soba import ma_soba
@@ -140,6 +141,14 @@ def _blocks(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
     return make
 
 
+def _few_averaged(scale: Scale, upper: Any, lower: Any, mixing: Any) -> Algorithm:
+    """Block SOBA: what is not drawn stays as it is and is not corrected for, so nothing shrinks with the share."""
+    return block_soba(
+        upper_step=upper * scale.n, lower_step=lower, mixing=mixing, tasks_per_step=scale.tasks_per_step,
+        batch_size=BATCH, initialization="cheap",
+    )  # fmt: skip
+
+
 def _constant(factory: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
     """Constant steps on all tasks."""
 
@@ -168,6 +177,7 @@ METHODS: dict[str, Method] = {
     "bsa": Method("BSA", _two_scales(bsa), {**STEPS, "offset": OFFSET, "series": SERIES}, NEUMANN, SQUARE),
     "bsvrb_v1": Method("BSVRB v1", _blocks(bsvrb_v1), {**MIXED, "mixing": (3e-3, 0.9)}),
     "bsvrb_v2": Method("BSVRB v2", _blocks(bsvrb_v2), {**MIXED, "mixing": (3e-3, 0.9)}),
+    "block_soba": Method("Block SOBA", _few_averaged, MIXED),
     "soba": Method("SOBA", _constant(soba), STEPS),
     "ma_soba": Method("MA-SOBA", _constant(ma_soba), MIXED),
     "saba": Method("SABA", _constant(saba), STEPS),

@@ -7,20 +7,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 
 from bilevax import arguments
 from bilevax.algorithms.base import Algorithm
-from bilevax.algorithms.bsvrb import bsvrb_v2
+from bilevax.algorithms.block_soba import block_soba
 from bilevax.models import network
 from bilevax.models.base import log_odds, probabilities, run, two_classes
 from bilevax.problem import Problem
 from bilevax.problems import average_precision
 from bilevax.rows import held
 
-GROUP = 4096  # most positive samples that are compared with the same samples
+GROUP = 64  # positive samples that are compared with the same samples
+DENSE = 2**24  # numbers of a sparse matrix up to which its zeros are written out: its products then are much quicker
 
 
 class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
@@ -29,24 +31,24 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         min_x −mean over positive i of E_j[ℓ(s_j − s_i) 1(b_j = 1)] / E_j[ℓ(s_j − s_i)] + penalty,   s = score(x, a)
 
     The second class, in sorted order, is the positive one. Training starts from a logistic regression (for a network
-    from the same network trained on the logistic loss) and goes on with BSVRB on `bilevax.problems.average_precision`;
-    at the end one slope and one shift turn scores into log-odds, so `predict` and `predict_proba` mean what they do
-    elsewhere.
+    from the same network trained on the logistic loss) and goes on with block SOBA on
+    `bilevax.problems.average_precision`, a group of 64 positive samples a step; at the end one slope and one shift turn
+    scores into log-odds, so `predict` and `predict_proba` mean what they do elsewhere.
 
     - `hidden`: sizes of hidden layers; none makes a linear model.
     - `C`: inverse strength of the ridge, as in scikit-learn's LogisticRegression.
     - `surrogate`, `width`: of ℓ, see `bilevax.problems.average_precision`.
     - `steps`, `learning_rate`: of Adam, its rate falls to zero along a cosine; `batch_size`: pairs of a positive and a
-      negative sample in a step; `mixing`: weight of fresh samples in BSVRB's estimates.
+      negative sample in a step; `mixing`: weight of fresh samples in the moving averages of E_j.
     - `random_state`: of the draws; `verbose`: a progress bar on stderr.
 
     Fitted: `classes_`, `layers_` (weights and shift of each layer), `log_odds_` (slope and shift), `n_steps_`.
-    Sources: Guo, Hu, Zhang, Yang 2021 (the problem), Hu, Qiu, Guo, Zhang, Yang 2023 (the method).
+    Sources: Guo, Hu, Zhang, Yang 2021 (the problem), Qi, Luo, Xu, Ji, Yang 2021 and Wang, Yang 2022 (the method).
     """
 
     def __init__(
         self, hidden: tuple[int, ...] = (), *, C: float = 1.0, surrogate: str = "sigmoid", width: float | None = None,
-        steps: int = 2000, learning_rate: float = 3e-3, batch_size: int = 128, mixing: float = 0.3,
+        steps: int = 2000, learning_rate: float = 3e-3, batch_size: int = 128, mixing: float = 0.5,
         random_state: Any = None, verbose: bool = False,
     ):  # fmt: skip
         self.hidden = hidden
@@ -74,10 +76,11 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         arguments.count("steps", self.steps)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         self.classes_, positive = two_classes(y)
+        X = X.toarray() if sp.issparse(X) and X.shape[0] * X.shape[1] <= DENSE else X
         signs, seed = 2.0 * positive - 1.0, int(check_random_state(self.random_state).randint(2**31))
         begun = self._begin(X, signs, jax.random.key(seed))
         problem = self._problem(X, signs, begun)
-        algorithm = _algorithm(problem.num_tasks, self.steps, self.learning_rate, self.batch_size, self.mixing)
+        algorithm = _algorithm(self.steps, self.learning_rate, self.batch_size, self.mixing)
         result = run(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=self.verbose)
         self.n_steps_ = result.steps
         self.layers_ = jax.tree.map(np.asarray, result.x)
@@ -98,11 +101,9 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         )  # fmt: skip
 
     def _problem(self, X: Any, signs: np.ndarray, begun: network.Layers) -> Problem:
-        positives = int((signs > 0).sum())
         return average_precision(
             features=X, labels=signs, score=network.scores, x0=begun, surrogate=self.surrogate, width=self.width,
-            group=-(-positives // -(-positives // GROUP)), ridge=1 / (self.C * len(signs)),
-            penalty=network.half_squares,
+            group=GROUP, ridge=1 / (self.C * len(signs)), penalty=network.half_squares,
         )  # fmt: skip
 
     def _scores(self, X: Any) -> np.ndarray:
@@ -127,12 +128,9 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
 
 
 @lru_cache(maxsize=8)
-def _algorithm(groups: int, steps: int, learning_rate: float, batch_size: int, mixing: float) -> Algorithm:
-    """One object for one choice of settings, so that the next fit need not be compiled again.
-
-    BSVRB moves the y of every group in every step, drawn or not: its step shrinks with their number.
-    """
-    return bsvrb_v2(
-        lower_step=0.7 / groups, mixing=mixing, batch_size=batch_size, initial_batch_size=8 * batch_size,
+def _algorithm(steps: int, learning_rate: float, batch_size: int, mixing: float) -> Algorithm:
+    """One object for one choice of settings, so that the next fit need not be compiled again."""
+    return block_soba(
+        lower_step=mixing, mixing=1.0, batch_size=batch_size, initial_batch_size=8 * batch_size,
         upper_optimizer=optax.adam(optax.cosine_decay_schedule(learning_rate, steps)),
     )  # fmt: skip

@@ -6,7 +6,7 @@ f_i is the loss of task i on its query samples, g_i the same on its support samp
 meta-learning (after Rajeswaran, Finn, Kakade, Levine 2019). Adapting to a new task is solving its lower problem.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,22 @@ from bilevax.problem import Problem
 TaskLoss = Callable[[PyTree, PyTree, PyTree], Any]
 
 
-def _sum(x: PyTree, y: PyTree) -> PyTree:
+def adapted(x: PyTree, y: PyTree) -> PyTree:
+    """x + y, where y may have some of the parts of x alone."""
+    if isinstance(x, Mapping):
+        return {name: jax.tree.map(jnp.add, part, y[name]) if name in y else part for name, part in x.items()}
     return jax.tree.map(jnp.add, x, y)
+
+
+def _changes(x0: PyTree, adapts: Sequence[str] | None) -> PyTree:
+    """y = 0 for what a task changes."""
+    if adapts is None:
+        return jax.tree.map(jnp.zeros_like, x0)
+    parts = sorted(x0) if isinstance(x0, Mapping) else None
+    if isinstance(adapts, str) or not adapts or parts is None or not set(adapts) <= set(parts):
+        right = "x0 is not a mapping, so leave it out" if parts is None else f"some of the parts of x0, {parts}"
+        raise ValueError(f"adapts must name what a task changes: {right}; got {adapts!r}.")
+    return {name: jax.tree.map(jnp.zeros_like, x0[name]) for name in adapts}
 
 
 @dataclass(frozen=True)
@@ -33,7 +47,7 @@ class Query:
     loss: TaskLoss
 
     def __call__(self, x: PyTree, y: PyTree, task: PyTree, batch: PyTree) -> Float[Array, ""]:
-        return self.loss(_sum(x, y), task, batch)
+        return self.loss(adapted(x, y), task, batch)
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class Support:
 
     def __call__(self, x: PyTree, y: PyTree, task: PyTree, batch: PyTree) -> Float[Array, ""]:
         squares = sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(y))
-        return self.loss(_sum(x, y), task, batch) + self.ridge / 2 * squares
+        return self.loss(adapted(x, y), task, batch) + self.ridge / 2 * squares
 
 
 @arguments.known_keywords
@@ -56,6 +70,7 @@ def meta_learning(
     support: Data | None,
     query: Data | None,
     ridge: float,
+    adapts: Sequence[str] | None = None,
     tasks: PyTree | int | None = None,
     strong_convexity: float | None = None,
     bounds: Bounds | None = None,
@@ -66,11 +81,12 @@ def meta_learning(
     - `support`, `query`: the samples that a task adapts to, and those that it is judged by, mostly from
       `bilevax.per_task`; `tasks`: what else the loss is told of a task, or their number.
     - `ridge`: λ, how close y_i stays to zero. A small one lets a task go far.
+    - `adapts`: the parts of x0, a mapping, that a task changes; all by default. The last layer of a network alone makes
+      the lower problem convex, and y_i small.
     - `strong_convexity`: of the lower problem; by default the ridge, which is right for a convex loss. A network's loss
       takes some of it away: then give less.
 
-    For networks use matrix-free methods: `bsvrb_v2`, or `rsvrb` with `curvature=bilevax.curvature.tracked`. Source:
-    Guo, Hu, Zhang, Yang, the introduction's "Meta Learning".
+    For very many tasks use `bilevax.block_soba`. Source: Guo, Hu, Zhang, Yang, the introduction's "Meta Learning".
     """
     if not callable(loss):
         raise TypeError(f"loss must be a function of (parameters, task, batch); got {loss!r}.")
@@ -80,7 +96,7 @@ def meta_learning(
         upper=Query(loss),
         lower=Support(loss, float(ridge)),
         x0=x0,
-        y0=jax.tree.map(jnp.zeros_like, x0),
+        y0=_changes(x0, adapts),
         y0_per_task=False,
         tasks=tasks,
         upper_data=query,
