@@ -96,7 +96,8 @@ def sinusoids(tasks, seed):
 
     return Case(
         x0=random_network(jax.random.key(seed), 1, 1), loss=lambda x, task, batch: squares(x, batch) / 2, error=squares,
-        train=draw(tasks), validation=draw(300), test=draw(500), ridge=0.5, lower_step=0.05, maml_step=0.03, steps=10_000, decay=0.0,
+        train=draw(tasks), validation=draw(300), test=draw(500), ridge=0.5, lower_step=0.05, maml_step=0.03,
+        steps=10_000, decay=0.0,
     )  # fmt: skip
 
 
@@ -125,7 +126,8 @@ def digits(tasks, seed):
 
     return Case(
         x0=random_network(jax.random.key(seed), 64, 5), loss=loss, error=wrong, train=draw(tasks, range(5)),
-        validation=draw(300, range(5, 8)), test=draw(500, range(5, 8)), ridge=0.03, lower_step=0.3, maml_step=0.05, steps=3000, decay=1.0,
+        validation=draw(300, range(5, 8)), test=draw(500, range(5, 8)), ridge=0.03, lower_step=0.3, maml_step=0.05,
+        steps=3000, decay=1.0,
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def problem_of(loss="squared", form=np.asarray, **changed):
 def closed_form(x):
     """F(x) of the squared loss, y* by its normal equations."""
     A, B = (np.column_stack([rows, np.ones(N)]) for rows in FEATURES)
-    penalties = jnp.concatenate([jnp.exp(x), jnp.zeros(1)]) + 1e-3
+    penalties = jnp.append(1e-3 + (1 - 1e-3) / (1 + jnp.exp(-x)), 1e-3)
     y = jnp.linalg.solve(A.T @ A / N + jnp.diag(penalties), A.T @ TARGETS[0] / N)
     return 0.5 * jnp.mean((B @ y - TARGETS[1]) ** 2)
 
@@ -56,7 +56,8 @@ def test_the_gradient_is_right_for_other_losses(loss):
 def test_it_reaches_what_a_full_batch_method_finds():
     from scipy.optimize import minimize
 
-    start = np.full(P, np.log(1e-2))
+    start = np.asarray(problem_of().x0)
+    np.testing.assert_allclose(problem_of().lower.penalties(start), 1e-2)
     found = minimize(lambda x: float(closed_form(x)), start, jac=lambda x: np.asarray(jax.grad(closed_form)(x)))
     algorithm = bx.svrb(upper_step=3.0, lower_step=0.3, mixing=0.3, batch_size=None)
     result = bx.solve(problem_of(), algorithm, steps=5000, metrics=None)
@@ -68,3 +69,5 @@ def test_bad_arguments_are_named():
         problem_of(validation_features=FEATURES[1][:, :3])
     with pytest.raises(ValueError, match="floor must be"):
         problem_of(floor=0.0)
+    with pytest.raises(ValueError, match=r"start must be between floor and ceiling, 0\.001 and 0\.5; got 1\.0"):
+        problem_of(start=1.0, ceiling=0.5)

@@ -1,7 +1,7 @@
 """Ridge penalties of a linear model, one for each feature, learned from validation data.
 
     min_x mean over validation of ℓ(aᵀy*(x), b),
-    y*(x) = argmin_y mean over training of ℓ(aᵀy, b) + ½ Σ_k (floor + exp(x_k)) y_k²
+    y*(x) = argmin_y mean over training of ℓ(aᵀy, b) + ½ Σ_k p_k y_k²,   p_k = floor + (ceiling − floor) σ(x_k)
 
 The classic use of a bilevel problem: thousands of hyper-parameters by gradient, where a grid search stops at three. A
 feature that does not help on validation data gets a large penalty.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -38,13 +39,18 @@ class Validation:
 
 @dataclass(frozen=True)
 class Penalised:
-    """mean ℓ(aᵀy, b) + ½ Σ_k (floor + exp(x_k)) y_k², as a function of (x, y, task, batch); the shift has the floor."""
+    """mean ℓ(aᵀy, b) + ½ Σ_k p_k y_k², as a function of (x, y, task, batch); the shift has the floor."""
 
     loss: Callable[[Any, Any], Any]
     floor: float
+    ceiling: float
+
+    def penalties(self, x: Float[Array, " p"]) -> Float[Array, " p"]:
+        """p = floor + (ceiling − floor) σ(x), the penalty of each feature."""
+        return self.floor + (self.ceiling - self.floor) * jax.nn.sigmoid(x)
 
     def __call__(self, x: Array, y: Array, task: Array, batch: Any) -> Float[Array, ""]:
-        penalty = jnp.sum(jnp.exp(x) * y[:-1] ** 2) + self.floor * (y @ y)
+        penalty = jnp.sum(self.penalties(x) * y[:-1] ** 2) + self.floor * y[-1] ** 2
         return _mean_loss(self.loss, y, task, batch) + 0.5 * penalty
 
 
@@ -58,27 +64,35 @@ def ridge(
     loss: str = "logistic",
     start: float = 1e-2,
     floor: float = 1e-4,
+    ceiling: float = 1.0,
     rows: str | None = None,
     bounds: Bounds | None = None,
 ) -> Problem:
-    """The logarithm x_k of a ridge penalty for each feature, shared by m linear models.
+    """A ridge penalty p_k = floor + (ceiling − floor) σ(x_k) for each feature, shared by m linear models.
 
     - features: (samples, features), an array or a scipy.sparse matrix; a constant is added, with no penalty but the
       floor. labels: −1 or +1 (any number for the squared loss); (samples,), or a column for each model.
     - `loss`: "logistic", "squared" or "squared_hinge", as for `bilevax.problems.reweighting`.
-    - `start`: every penalty before the first step; `floor`: what is added to every penalty, the strong convexity λ.
+    - `start`: every penalty before the first step; `floor`, `ceiling`: the least, which is the strong convexity λ, and
+      the largest: ∇²yy g grows with it, and a lower step that is right at the start stays right.
     - `rows`: how features are held, "dense" or "sparse".
+
+    `problem.lower.penalties(x)` are the penalties. Validation data can be fitted too closely, as training data can:
+    have more of its samples than penalties. Source: the introduction's hyper-parameter optimization (Bengio 2000;
+    Franceschi, Frasconi, Salzo, Grazzi, Pontil 2018).
     """
-    for name, value in [("start", start), ("floor", floor)]:
+    for name, value in [("start", start), ("floor", floor), ("ceiling", ceiling)]:
         arguments.positive(name, value)
+    if not floor < start < ceiling:
+        raise ValueError(f"start must be between floor and ceiling, {floor} and {ceiling}; got {start}.")
     train, validation = two_parts(
         loss, rows, train=(train_features, train_labels), validation=(validation_features, validation_labels)
     )
     width, dtype = train.features.shape[1], train.labels.dtype
     return Problem(
         upper=Validation(LOSSES[loss]),
-        lower=Penalised(LOSSES[loss], float(floor)),
-        x0=jnp.full(width - 1, np.log(start), dtype),
+        lower=Penalised(LOSSES[loss], float(floor), float(ceiling)),
+        x0=jnp.full(width - 1, np.log((start - floor) / (ceiling - start)), dtype),
         y0=jnp.zeros(width, dtype),
         y0_per_task=False,
         tasks=train.labels.shape[1],
