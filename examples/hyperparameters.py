@@ -89,9 +89,9 @@ def main():
         single, tried = grid_search(train, validation, result.seconds)
         rows["gradient"].append(refitted(penalties, train, validation, test))
         rows["grid"].append(refitted(np.full(features, single), train, validation, test))
-        print(f"seed {seed}, {result.seconds:.1f} s: {features} penalties by gradient, test loss "
-              f"{rows['gradient'][-1][0]:.4f}, accuracy {rows['gradient'][-1][1]:.1%}; one penalty, the best of {tried}, "
-              f"{rows['grid'][-1][0]:.4f} and {rows['grid'][-1][1]:.1%}", flush=True)  # fmt: skip
+        told = {kind: f"{measured[-1][0]:.4f}, accuracy {measured[-1][1]:.1%}" for kind, measured in rows.items()}
+        print(f"seed {seed}, {result.seconds:.1f} s: {features} penalties by gradient, test loss {told['gradient']}; "
+              f"one penalty, the best of {tried}, {told['grid']}", flush=True)  # fmt: skip
         left.plot(result.trace["seconds"], result.trace["test loss"], "C0", label=None if seed else "by gradient")
         left.axhline(
             rows["grid"][-1][0], color="C3", linestyle="--", label=None if seed else "one penalty, grid search"
@@ -102,9 +102,12 @@ def main():
     left.set(xlabel="seconds of steps", ylabel="test loss", title=f"{features} penalties, a line for each seed")
     left.legend()
     bins = np.geomspace(penalties.min(), penalties.max() * 1.01, 40)
-    right.hist(penalties[TELLING:], bins, density=True, alpha=0.7, label="features that tell nothing")
-    right.hist(penalties[:TELLING], bins, density=True, alpha=0.7, label="features that tell")
-    right.set(xscale="log", yscale="log", xlabel="penalty", ylabel="density", title="learned penalties")
+    for part, label in (
+        (penalties[TELLING:], "features that tell nothing"),
+        (penalties[:TELLING], "features that tell"),
+    ):
+        right.hist(part, bins, weights=np.full(len(part), 1 / len(part)), alpha=0.7, label=label)
+    right.set(xscale="log", xlabel="penalty", ylabel="share of them", title="learned penalties, last seed")
     right.legend()
     chosen.out.mkdir(parents=True, exist_ok=True)
     figure.savefig(chosen.out / "hyperparameters.png", dpi=110)
