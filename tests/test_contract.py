@@ -9,6 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import test_auc
+import test_average_precision
+import test_compositional
+import test_meta_learning
+import test_minmax
+import test_ridge
 from logistic import Model
 from test_linear_model import problem_of
 
@@ -33,7 +39,22 @@ OWN = {
 }
 MIXED = {"svrb", "rsvrb", "re_rsvrb", "bsvrb_v1", "bsvrb_v2", "stable", "ma_soba", "block_soba", "sustain", "mrbo"}
 CASES = ("quadratic-1", "quadratic-3", "logistic-3", "reweighting-2")
-PAIRS = [(name, case) for name in FACTS for case in CASES if name != "svrb" or "-1" in case]
+READY = {  # the ready-made problems of their own tests
+    "ridge-1": test_ridge.problem_of,
+    "meta-5": test_meta_learning.linear,
+    "compositional-4": test_compositional.waves,
+    "precision-2": lambda: test_average_precision.problem_of(group=3),
+    "minmax-3": lambda: test_minmax.problem_in(None),
+    "auc-3": test_auc.problem_of,
+}
+
+
+def pairs_of(cases):
+    """All algorithms with all cases that they can take."""
+    return [(name, case) for name in FACTS for case in cases if name != "svrb" or "-1" in case]
+
+
+PAIRS, READY_PAIRS = pairs_of(CASES), pairs_of(READY)
 
 
 def of_one_process(pairs):
@@ -49,7 +70,9 @@ def truth_of(m):
 
 @functools.cache
 def problem_for(case):
-    """One of the problems of this file."""
+    """One of the problems of this file, or a ready-made one."""
+    if case in READY:
+        return READY[case]()
     kind, m = case.split("-")
     made = {
         "quadratic": lambda m: truth_of(m).problem,
@@ -103,7 +126,7 @@ def program(name, case):
     return call, compiled
 
 
-@pytest.mark.parametrize(("name", "case"), of_one_process(PAIRS))
+@pytest.mark.parametrize(("name", "case"), of_one_process(PAIRS + READY_PAIRS))
 def test_the_state_keeps_its_structure_shapes_and_types(name, case):
     """In float32; in float64 the loop of `program` would not compile with a state that changes."""
     cast = lambda leaf: leaf.astype(np.float32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
@@ -119,7 +142,7 @@ def test_the_state_keeps_its_structure_shapes_and_types(name, case):
     assert variables.y.shape == (problem.num_tasks, problem.dim_y)
 
 
-@pytest.mark.parametrize(("name", "case"), of_one_process(PAIRS))
+@pytest.mark.parametrize(("name", "case"), of_one_process(PAIRS + READY_PAIRS))
 def test_one_compilation_the_same_bits_for_the_same_seed_and_others_for_another(name, case):
     call, compiled = program(name, case)
     one, same, other = call(), call(), call(jax.random.key(6))
@@ -130,7 +153,7 @@ def test_one_compilation_the_same_bits_for_the_same_seed_and_others_for_another(
     assert int(one["finite"]) == 10
 
 
-@pytest.mark.parametrize(("name", "case"), of_one_process(PAIRS))
+@pytest.mark.parametrize(("name", "case"), of_one_process(PAIRS + READY_PAIRS))
 @pytest.mark.parametrize("absurd", [{"upper_step": 1e200}, {"lower_step": 1e200}], ids=["upper", "lower"])
 def test_an_absurd_step_ends_the_run_and_leaves_the_last_finite_state(name, case, absurd):
     if name in FEW | {"svrb"} and "lower_step" in absurd:

@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted, check_random_state, valida
 
 from bilevax import arguments
 from bilevax.algorithms.base import Algorithm
-from bilevax.algorithms.bsvrb import bsvrb_v2
+from bilevax.algorithms.block_soba import block_soba
 from bilevax.models import network
-from bilevax.models.base import log_odds, probabilities, run, two_classes
+from bilevax.models.base import log_odds, probabilities, run, two_classes, written_out
 from bilevax.problems import auc
 from bilevax.rows import held
 
@@ -30,13 +30,13 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
 
         min over (h, w_i) of (1/m) Σ_i E[(1 − s₊ + s₋)²] over pairs of a positive and a negative sample of task i
 
-    as the min-max problem of `bilevax.problems.auc`: a step of BSVRB looks at a few of the tasks. It starts from the
-    same network trained on the logistic loss.
+    as the min-max problem of `bilevax.problems.auc`: a step of block SOBA looks at a few of the tasks. It starts from
+    the same network trained on the logistic loss.
 
     - `hidden`: sizes of the hidden layers that all tasks share; none leaves linear models that share nothing.
     - `tasks_per_step`: tasks that a step looks at, `None` for all; `batch_size`: samples for each.
     - `ridge`: of all weights; `steps`, `learning_rate`: of Adam, its rate falls to zero along a cosine; `mixing`:
-      weight of fresh samples in BSVRB's estimates.
+      weight of fresh samples in the means that each task keeps.
     - `random_state`: of the draws; `verbose`: a progress bar on stderr.
 
     y is (samples,) with two classes, or (samples, tasks) with 0 and 1. Fitted: `classes_`, `body_`, `heads_`,
@@ -72,7 +72,7 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         arguments.positive("learning_rate", self.learning_rate)
         arguments.count("steps", self.steps)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, multi_output=True)
-        positive = self._read(np.asarray(y))
+        X, positive = written_out(X), self._read(np.asarray(y))
         key = jax.random.key(seed := int(check_random_state(self.random_state).randint(2**31)))
         begun = self._begin(X, positive, key)
         problem = auc(
@@ -81,7 +81,7 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         )  # fmt: skip
         m = positive.shape[1]
         several = m if self.tasks_per_step is None else min(self.tasks_per_step, m)
-        algorithm = _algorithm(several, m, self.steps, self.learning_rate, self.batch_size, self.mixing)
+        algorithm = _algorithm(several, self.steps, self.learning_rate, self.batch_size, self.mixing)
         result = run(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=self.verbose)
         self.n_steps_ = result.steps
         self.body_, self.heads_ = jax.tree.map(np.asarray, (result.x["body"], result.x["heads"]))
@@ -135,10 +135,9 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
 
 
 @lru_cache(maxsize=8)
-def _algorithm(several: int, m: int, steps: int, learning_rate: float, batch_size: int, mixing: float) -> Algorithm:
-    """One object for one choice of settings; every y_i moves in every step, so its step shrinks with their share."""
-    return bsvrb_v2(
-        lower_step=0.35 * several / m, mixing=mixing, tasks_per_step=several, batch_size=batch_size,
-        initial_batch_size=8 * batch_size,
+def _algorithm(several: int, steps: int, learning_rate: float, batch_size: int, mixing: float) -> Algorithm:
+    """One object for one choice of settings, so that the next fit need not be compiled again."""
+    return block_soba(
+        lower_step=mixing, mixing=1.0, tasks_per_step=several, batch_size=batch_size, initial_batch_size=8 * batch_size,
         upper_optimizer=optax.adam(optax.cosine_decay_schedule(learning_rate, steps)),
     )  # fmt: skip

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import scipy.sparse as sp
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
@@ -16,13 +15,12 @@ from bilevax import arguments
 from bilevax.algorithms.base import Algorithm
 from bilevax.algorithms.block_soba import block_soba
 from bilevax.models import network
-from bilevax.models.base import log_odds, probabilities, run, two_classes
+from bilevax.models.base import log_odds, probabilities, run, two_classes, written_out
 from bilevax.problem import Problem
 from bilevax.problems import average_precision
 from bilevax.rows import held
 
 GROUP = 64  # positive samples that are compared with the same samples
-DENSE = 2**24  # numbers of a sparse matrix up to which its zeros are written out: its products then are much quicker
 
 
 class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
@@ -76,7 +74,7 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         arguments.count("steps", self.steps)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         self.classes_, positive = two_classes(y)
-        X = X.toarray() if sp.issparse(X) and X.shape[0] * X.shape[1] <= DENSE else X
+        X = written_out(X)
         signs, seed = 2.0 * positive - 1.0, int(check_random_state(self.random_state).randint(2**31))
         begun = self._begin(X, signs, jax.random.key(seed))
         problem = self._problem(X, signs, begun)

@@ -4,6 +4,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.multiclass import check_classification_targets
@@ -21,6 +22,14 @@ def two_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         kind = "binary with one class" if len(classes) == 1 else "multiclass"
         raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
     return classes, codes.reshape(-1) == 1
+
+
+DENSE = 2**24  # numbers up to which it pays to write out the zeros of a sparse matrix
+
+
+def written_out(X: Any) -> Any:
+    """Rows as an array where that is small: products with the weights of a network then are much quicker."""
+    return X.toarray() if sp.issparse(X) and X.shape[0] * X.shape[1] <= DENSE else X
 
 
 def run(problem: Problem, algorithm: Algorithm, **asked: Any) -> Result:
