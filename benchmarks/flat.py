@@ -10,7 +10,7 @@
 - tracked: matrix-free; vectors of every task.
 - known: the cheapest there can be: V = −I and H = I are known and nothing is kept of them, so that only the vectors
   of a task are read and written, and a copy of anything large would show.
-- bsvrb_v2: BSVRB v2, matrix-free as well.
+- bsvrb_v2: BSVRB v2, matrix-free as well; block_soba: block SOBA, where a task that is not drawn does not move.
 
 Every m is timed in turn, several rounds, and the median counts: the machine is shared. The last line, flat_ratio=R, is
 the largest m against the smallest, the worst of all.
@@ -99,6 +99,7 @@ FORMS = {
     "tracked": (with_loss(curved), rsvrb(tracked)),
     "known": (with_loss(simple), rsvrb(known)),
     "bsvrb_v2": (with_loss(curved), bx.bsvrb_v2),
+    "block_soba": (with_loss(curved), bx.block_soba),
 }
 
 

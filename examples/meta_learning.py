@@ -1,6 +1,6 @@
 """Meta-learning with 10,000 tasks: one network from which a new task adapts in a few gradient steps.
 
-    python examples/meta_learning.py {sinusoids,digits} [--short] [--out DIR]
+    python examples/meta_learning.py [--case sinusoids|digits] [--short] [--out DIR]
 
 sinusoids: regression of a·sin(t − b) from ten points. digits: five digits told apart from five images
 of each, turned and perhaps mirrored in ways that no training task has shown for these digits.
@@ -229,23 +229,19 @@ def draw_curves(axes, case, models):
 def draw_images(axes, case):
     """The support images of a new task."""
     for axis, rows in zip(axes, case.test.support["image"][:3], strict=True):
-        axis.imshow(np.block([[image.reshape(8, 8) for image in row] for row in rows.reshape(5, 5, 64)]), cmap="gray_r")
+        axis.imshow(
+            np.block([[np.pad(image.reshape(8, 8), 1) for image in row] for row in rows.reshape(5, 5, 64)]),
+            cmap="gray_r",
+        )
         axis.set(title="a new task: five digits, a row each", xticks=[], yticks=[])
 
 
-def main():
-    """Train in three ways on each seed, tell the errors on new tasks, draw them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("case", choices=["sinusoids", "digits"])
-    parser.add_argument("--short", action="store_true", help="200 tasks, 100 steps, one seed")
-    parser.add_argument("--out", type=Path, default=Path("."), help="where the picture goes")
-    chosen = parser.parse_args()
-    tasks, seeds = (200, 1) if chosen.short else (10_000, 3)
-    make = {"sinusoids": sinusoids, "digits": digits}[chosen.case]
+def compare(make, tasks, seeds, short):
+    """The errors of each way on each seed; the last case, and the models that were trained on it."""
     measured, models = {name: [] for name in WAYS}, {}
     for seed in range(seeds):
         case = make(tasks, seed)
-        steps = 100 if chosen.short else case.steps
+        steps = 100 if short else case.steps
         for name, (train, parts) in WAYS.items():
             begun = time.perf_counter()
             x = jax.block_until_ready(train(case, steps, seed))
@@ -256,12 +252,29 @@ def main():
             models[name] = (x, parts, ridge, best)
             listed = ", ".join(f"{e:.4f}" for e in error)
             print(f"seed {seed}, {name}, {seconds:.0f} s: {listed} after {COUNTS} steps", flush=True)
-    print(
-        "\n| mean error on new tasks | " + " | ".join(f"{c} steps" for c in COUNTS) + " |\n|---|" + "---|" * len(COUNTS)
-    )
+    return measured, case, models
+
+
+def tell(measured):
+    """The table of the means over the seeds."""
+    counts = " | ".join(f"{count} steps" for count in COUNTS)
+    print(f"\n| mean error on new tasks | {counts} |\n|---|" + "---|" * len(COUNTS))
     for name, runs in measured.items():
         cells = [f"{m:.3f} ± {s:.3f}" for m, s in zip(np.mean(runs, 0), np.std(runs, 0), strict=True)]
         print(f"| {name} | " + " | ".join(cells) + " |")
+
+
+def main():
+    """Train in three ways on each seed, tell the errors on new tasks, draw them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", choices=["sinusoids", "digits"], default="sinusoids")
+    parser.add_argument("--short", action="store_true", help="200 tasks, 100 steps, one seed")
+    parser.add_argument("--out", type=Path, default=Path("."), help="where the picture goes")
+    chosen = parser.parse_args()
+    tasks, seeds = (200, 1) if chosen.short else (10_000, 3)
+    make = {"sinusoids": sinusoids, "digits": digits}[chosen.case]
+    measured, case, models = compare(make, tasks, seeds, chosen.short)
+    tell(measured)
     figure, axes = plt.subplots(1, 4, figsize=(16, 3.8), layout="constrained")
     for name, runs in measured.items():
         axes[0].plot(COUNTS, np.mean(runs, 0), "o-", label=name)

@@ -212,3 +212,24 @@ def test_what_is_seen_has_many_colours(opened):
     colors = np.unique(pixels, axis=0).tolist()
     assert len(colors) > 50
     assert [0xD5, 0x5E, 0x00] in colors  # that of SVRB
+
+
+def test_the_page_of_cleaned_rows_shows_its_picture_fits_a_phone_and_asks_no_server(browser, tmp_path):
+    from test_cleaning import rows
+
+    from bilevax.cleaning import clean_table
+
+    for name, seed, wrong in (("given", 0, 0.2), ("sure", 1, 0.0)):
+        rows(80, seed, wrong)[0].to_csv(tmp_path / f"{name}.csv", index=False)
+    *_, page = clean_table(tmp_path / "given.csv", "kind", tmp_path / "sure.csv", tmp_path / "out", steps=20)
+    for width in (1400, 380):
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        browser.get(page.as_uri())
+        drawn = "return [...document.images].map(image => image.complete && image.naturalWidth > 100)"
+        assert soon(browser, drawn, lambda found: found == [True])
+        scrolled, inner = browser.execute_script(WHOLE)
+        assert scrolled <= inner
+    assert browser.execute_script("return document.querySelectorAll('tbody tr').length") >= 20
+    asked = "return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith('data:'))"
+    assert browser.execute_script(asked) == []

@@ -41,12 +41,17 @@ def test_the_code_of_a_page_runs_as_printed(page, tmp_path):
     assert shown.returncode == 0, shown.stderr
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_runs_in_its_short_mode(example, tmp_path):
-    shown = run(example, "--short", "--out", tmp_path)
+EXAMPLES = [(path, []) for path in sorted((ROOT / "examples").glob("*.py"))]
+EXAMPLES.append((ROOT / "examples" / "meta_learning.py", ["--case", "digits"]))
+
+
+@pytest.mark.parametrize(("example", "more"), EXAMPLES, ids=[" ".join([path.stem, *more]) for path, more in EXAMPLES])
+def test_an_example_runs_in_its_short_mode_and_draws(example, more, tmp_path):
+    shown = run(example, *more, "--short", "--out", tmp_path)
     assert shown.returncode == 0, shown.stderr
-    for picture in tmp_path.glob("*.png"):
-        assert matplotlib.image.imread(picture).std() > 0.01
+    pictures = list(tmp_path.glob("*.png"))
+    assert pictures
+    assert all(matplotlib.image.imread(picture).std() > 0.01 for picture in pictures)
 
 
 SRBA_OVER_SOBA = """
@@ -113,7 +118,8 @@ def test_the_flat_benchmark_prints_its_ratio(tmp_path):
     figures = json.loads((tmp_path / "flat.json").read_text())
     ratios = {name: value for name, value in figures.items() if name.endswith("_ratio") and name != "flat_ratio"}
     assert set(ratios) == {
-        f"{name}_ratio" for name in ("dense", "dense_ridge", "linear_model", "tracked", "known", "bsvrb_v2")
+        f"{name}_ratio"
+        for name in ("dense", "dense_ridge", "linear_model", "tracked", "known", "bsvrb_v2", "block_soba")
     }
     assert max(ratios.values()) == pytest.approx(ratio, rel=1e-3)
     assert ratio < 3
@@ -143,6 +149,14 @@ def test_the_rates_benchmark_fits_exponents(tmp_path):
     assert 0 < counts[0] <= counts[1]
     assert {f"m3.{name}.exponent" for name in ("rsvrb", "stable", "ttsa")} <= set(figures)
     assert matplotlib.image.imread(tmp_path / "r.png").std() > 0.01
+
+
+def test_the_benchmark_beside_libauc_runs_without_it(tmp_path):
+    shown = run("-m", "benchmarks.soap", "--short", "--cases", "a8a", "--json", tmp_path / "s.json")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads((tmp_path / "s.json").read_text())
+    assert all(0 < figures[f"a8a.{name}.precision"] < 1 for name in ("logistic loss", "bilevax"))
+    assert "libauc" in shown.stdout or "a8a.LibAUC SOAP.precision" in figures
 
 
 def test_the_quality_benchmark_reaches_its_gaps(tmp_path):

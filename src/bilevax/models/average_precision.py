@@ -35,7 +35,7 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
 
     - `hidden`: sizes of hidden layers; none makes a linear model.
     - `C`: inverse strength of the ridge, as in scikit-learn's LogisticRegression.
-    - `surrogate`, `width`: of ℓ, see `bilevax.problems.average_precision`.
+    - `surrogate`, `width`: of ℓ, see `bilevax.problems.average_precision`; by default a network has a width of 1.
     - `steps`, `learning_rate`: of Adam, its rate falls to zero along a cosine; `batch_size`: pairs of a positive and a
       negative sample in a step; `mixing`: weight of fresh samples in the moving averages of E_j.
     - `random_state`: of the draws; `verbose`: a progress bar on stderr.
@@ -99,8 +99,9 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         )  # fmt: skip
 
     def _problem(self, X: Any, signs: np.ndarray, begun: network.Layers) -> Problem:
+        width = 1.0 if self.width is None and self.hidden else self.width
         return average_precision(
-            features=X, labels=signs, score=network.scores, x0=begun, surrogate=self.surrogate, width=self.width,
+            features=X, labels=signs, score=network.scores, x0=begun, surrogate=self.surrogate, width=width,
             group=GROUP, ridge=1 / (self.C * len(signs)), penalty=network.half_squares,
         )  # fmt: skip
 
