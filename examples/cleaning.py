@@ -109,7 +109,13 @@ def main():
         for place, name in enumerate(studies[0][1]):
             values = [accuracies[name] for _, accuracies, _ in studies]
             print(f"  {name}: accuracy {np.mean(values):.1%} ± {np.std(values):.1%} on {TEST} other rows", flush=True)
-            axes[2].plot(values, [place] * seeds, marker, color=f"C{place}", label=None if place else kind)
+            axes[2].plot(
+                values,
+                [place + 0.15 * (marker == "s")] * seeds,
+                marker,
+                color=f"C{place}",
+                label=None if place else kind,
+            )
     axes[2].set(yticks=range(3), yticklabels=studies[0][1], xlabel="accuracy on other rows, a dot or square a seed")
     axes[2].legend()
     figure.savefig(chosen.out / "cleaning.png", dpi=110)

@@ -29,7 +29,7 @@ import bilevax as bx
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-TASKS_PER_STEP, HIDDEN = 25, 40
+TASKS_PER_STEP = 25
 COUNTS = (0, 1, 2, 5, 10, 20)  # gradient steps of a new task
 STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # their sizes, of which each way takes its best
 
@@ -69,7 +69,7 @@ def network(x, rows):
     return body(x, rows) @ x["head"]["weights"] + x["head"]["shift"][None, :]
 
 
-def random_network(key, inputs, outputs):
+def random_network(key, inputs, hidden, outputs):
     """Two hidden layers and a last one."""
 
     def layer(k, inputs, outputs):
@@ -78,7 +78,7 @@ def random_network(key, inputs, outputs):
         return {"weights": scale * jax.random.normal(weights, (inputs, outputs), np.float32),
                 "shift": scale * jax.random.normal(shift, (outputs,), np.float32)}  # fmt: skip
 
-    return {"body": [layer(0, inputs, HIDDEN), layer(1, HIDDEN, HIDDEN)], "head": layer(2, HIDDEN, outputs)}
+    return {"body": [layer(0, inputs, hidden), layer(1, hidden, hidden)], "head": layer(2, hidden, outputs)}
 
 
 def sinusoids(tasks, seed):
@@ -95,8 +95,8 @@ def sinusoids(tasks, seed):
         return jnp.mean((network(x, batch["t"][:, None])[:, 0] - batch["value"]) ** 2)
 
     return Case(
-        x0=random_network(jax.random.key(seed), 1, 1), loss=lambda x, task, batch: squares(x, batch) / 2, error=squares,
-        train=draw(tasks), validation=draw(300), test=draw(500), ridge=0.5, lower_step=0.05, maml_step=0.03,
+        x0=random_network(jax.random.key(seed), 1, 40, 1), loss=lambda x, task, batch: squares(x, batch) / 2,
+        error=squares, train=draw(tasks), validation=draw(300), test=draw(500), ridge=0.5, lower_step=0.05, maml_step=0.03,
         steps=10_000, decay=0.0,
     )  # fmt: skip
 
@@ -125,8 +125,8 @@ def digits(tasks, seed):
         return jnp.mean((network(x, batch["image"]).argmax(1) != batch["label"]).astype(np.float32))
 
     return Case(
-        x0=random_network(jax.random.key(seed), 64, 5), loss=loss, error=wrong, train=draw(tasks, range(5)),
-        validation=draw(300, range(5, 8)), test=draw(500, range(5, 8)), ridge=0.03, lower_step=0.3, maml_step=0.05,
+        x0=random_network(jax.random.key(seed), 64, 100, 5), loss=loss, error=wrong, train=draw(tasks, range(5)),
+        validation=draw(300, range(5, 8)), test=draw(500, range(5, 8)), ridge=0.03, lower_step=0.1, maml_step=0.05,
         steps=3000, decay=1.0,
     )  # fmt: skip
 
