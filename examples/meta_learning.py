@@ -96,8 +96,8 @@ def sinusoids(tasks, seed):
 
     return Case(
         x0=random_network(jax.random.key(seed), 1, 40, 1), loss=lambda x, task, batch: squares(x, batch) / 2,
-        error=squares, train=draw(tasks), validation=draw(300), test=draw(500), ridge=0.5, lower_step=0.05, maml_step=0.03,
-        steps=10_000, decay=0.0,
+        error=squares, train=draw(tasks), validation=draw(300), test=draw(500), ridge=0.5, lower_step=0.05,
+        maml_step=0.03, steps=10_000, decay=0.0,
     )  # fmt: skip
 
 

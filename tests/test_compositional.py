@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import bilevax as bx
+from bilevax import draw
 from bilevax.algorithms.block_inverse import FLOORED, KNOWN, served
 from bilevax.curvature import chosen, dense, known
 from bilevax.problem import Problem
@@ -124,11 +125,35 @@ def test_nothing_of_the_hessian_is_kept():
     key = jax.random.key(0)
     kept = jax.eval_shape(bx.rsvrb(tasks_per_step=2).init, problem, key).tasks.curvature
     assert [leaf.shape for leaf in jax.tree.leaves(kept)] == [(M, D, 2)]
+    assert jax.eval_shape(bx.block_soba(tasks_per_step=2).init, problem, key).blocks.h.size == 0
     kept = jax.eval_shape(bx.bsvrb_v2(tasks_per_step=2).init, problem, key).blocks.inverse
     assert sum(leaf.size for leaf in jax.tree.leaves(kept)) == 0
 
 
-@pytest.mark.parametrize("name", ["rsvrb", "bsvrb_v2"])
+def test_block_soba_is_a_moving_average_of_each_inner_value_and_the_gradient_through_it():
+    """u_i ← (1−ρ)u_i + ρ g_i(x; ζ) for the drawn i, x ← x − γ mean_i ∇g_i(x; ζ)·∇f_i(u_i): SOX with one sample."""
+    problem, rho, gamma, size = waves(), 0.3, 0.1, 2
+    algorithm = bx.block_soba(
+        lower_step=rho, upper_step=gamma, mixing=1.0, tasks_per_step=size, batch_size=3, initialization="cheap"
+    )
+    key, flat = jax.random.key(4), lambda u: jax.flatten_util.ravel_pytree(u)[0]
+    state, x, u = algorithm.init(problem, key), problem.x0, problem.y0
+    u = jnp.broadcast_to(u, (M, u.shape[-1]))
+    for t in range(1, 6):
+        drawn = draw.draw_step(problem, draw.Sampling(size, 3), jax.random.fold_in(key, t))
+        slopes = []
+        for i, zeta in zip(drawn.tasks, drawn.lower, strict=True):
+            value = lambda x, i=i, zeta=zeta: flat(inner(x, SHIFTS[i], ROWS[zeta]))
+            u = u.at[i].set((1 - rho) * u[i] + rho * value(x))
+            through = jax.grad(lambda v, i=i: outer(problem.unravel_y(v), SHIFTS[i]))(u[i])
+            slopes.append(jax.jacobian(value)(x).T @ through)
+        x = x - gamma * jnp.mean(jnp.stack(slopes), axis=0)
+        state, _ = algorithm.step(problem, state, jax.random.fold_in(key, t))
+        np.testing.assert_allclose(state.blocks.y, u, rtol=1e-10)
+        np.testing.assert_allclose(state.x, x, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["rsvrb", "bsvrb_v2", "block_soba"])
 def test_it_reaches_the_stationary_point_of_the_composition(name):
     from scipy.optimize import minimize
 
@@ -138,7 +163,7 @@ def test_it_reaches_the_stationary_point_of_the_composition(name):
     )
     algorithm = getattr(bx, name)(
         upper_step=bx.power(2.0, 100.0, 0.7),
-        lower_step=0.5,
+        lower_step=bx.power(5.0, 100.0, 0.5) if name == "block_soba" else 0.5,  # a moving average keeps its noise
         mixing=bx.power(20.0, 100.0, 0.9),
         tasks_per_step=2,
         batch_size=2,

@@ -48,6 +48,7 @@ def test_the_objective_and_its_gradient_are_those_of_the_normal_equations():
     [
         bx.rsvrb(upper_step=0.2, lower_step=0.2, mixing=0.2, tasks_per_step=2, batch_size=3),
         bx.bsvrb_v2(upper_step=0.05, lower_step=0.05, mixing=0.2, tasks_per_step=2, batch_size=3),
+        bx.block_soba(upper_step=0.1, lower_step=0.2, mixing=0.5, tasks_per_step=2, batch_size=None, inner_steps=3),
     ],
     ids=lambda algorithm: algorithm.name,
 )
@@ -57,6 +58,34 @@ def test_a_few_tasks_a_step_reach_the_minimum(algorithm):
     best = zero - jnp.linalg.solve(jax.hessian(closed_form)(zero), jax.grad(closed_form)(zero))  # F is quadratic
     result = bx.solve(problem, algorithm, steps=3000, metrics=None)
     assert closed_form(result.x["w"]) - closed_form(best) < 0.02 * (closed_form(zero) - closed_form(best))
+
+
+def test_a_task_may_change_a_part_alone():
+    """F(x) with the shift c_i changed by its task: y_i* = r_i/(1 + λ), r_i the mean residual of its support samples."""
+
+    def loss(parameters, task, batch):
+        return linear_loss({"w": parameters["w"]}, task, {**batch, "targets": batch["targets"] - parameters["c"]})
+
+    start = {"w": jnp.asarray([0.2, 0.4, -1.0]), "c": jnp.asarray(0.3)}
+    problem = meta_learning(loss=loss, x0=start, support=samples(0), query=samples(1), ridge=RIDGE, adapts=("c",))
+
+    def by_hand(x):
+        residual = [jnp.einsum("mnp,mp->mn", ROWS[k], TRUTHS - x["w"][None]) - x["c"] for k in (0, 1)]
+        y = residual[0].mean(1) / (1 + RIDGE)
+        return 0.5 * jnp.mean((residual[1] - y[:, None]) ** 2)
+
+    assert (problem.dim_x, problem.dim_y) == (4, 1)
+    np.testing.assert_allclose(bx.exact_objective(problem, start), by_hand(start), rtol=1e-12)
+    gradient, hand = bx.exact_gradient(problem, start), jax.grad(by_hand)(start)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), gradient, hand)
+
+
+@pytest.mark.parametrize("adapts", ["head", (), ("tail",)])
+def test_parts_that_are_none_are_named(adapts):
+    with pytest.raises(ValueError, match=r"adapts must name what a task changes: some of the parts of x0, \['head'\]"):
+        meta_learning(loss=linear_loss, x0={"head": jnp.zeros(2)}, support=None, query=None, ridge=1.0, adapts=adapts)
+    with pytest.raises(ValueError, match="x0 is not a mapping"):
+        meta_learning(loss=linear_loss, x0=jnp.zeros(2), support=None, query=None, ridge=1.0, adapts=("head",))
 
 
 def test_bad_arguments_are_named():

@@ -70,6 +70,7 @@ def test_no_curvature_is_kept():
     assert chosen(None, problem, pulls=True) is dense
     key = jax.random.key(0)
     assert jax.tree.leaves(jax.eval_shape(bx.rsvrb(tasks_per_step=2).init, problem, key).tasks.curvature) == []
+    assert jax.eval_shape(bx.block_soba(tasks_per_step=2).init, problem, key).blocks.h.size == 0
     kept = jax.eval_shape(bx.bsvrb_v2(tasks_per_step=2).init, problem, key).blocks.inverse
     assert sum(leaf.size for leaf in jax.tree.leaves(kept)) == 0
     result = bx.solve(problem, bx.rsvrb(tasks_per_step=2, batch_size=2), steps=3, metrics=None)
@@ -81,8 +82,9 @@ def test_it_is_for_min_max_only():
         chosen(unneeded, bx.problems.quadratic(num_tasks=2).problem)
 
 
+@pytest.mark.parametrize("method", ["rsvrb", "block_soba"])
 @pytest.mark.parametrize("name", ["free", "ball", "box"])
-def test_rsvrb_reaches_the_saddle_point_and_keeps_y_in_its_set(name):
+def test_the_saddle_point_is_reached_and_y_stays_in_its_set(name, method):
     from scipy.optimize import minimize
 
     region = REGIONS[name]
@@ -93,9 +95,10 @@ def test_rsvrb_reaches_the_saddle_point_and_keeps_y_in_its_set(name):
         method="Nelder-Mead",
         options={"xatol": 1e-7, "fatol": 1e-12, "maxiter": 10_000},
     )
-    algorithm = bx.rsvrb(
+    lower_step = 0.3 if method == "rsvrb" else bx.power(3.0, 100.0, 0.6)  # no estimate: y keeps the noise of its step
+    algorithm = getattr(bx, method)(
         upper_step=bx.power(1.0, 100.0, 0.7),
-        lower_step=0.3,
+        lower_step=lower_step,
         mixing=bx.power(10.0, 100.0, 0.9),
         tasks_per_step=2,
         batch_size=4,

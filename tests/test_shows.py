@@ -32,7 +32,12 @@ def python_blocks(path):
     return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+APPLICATIONS = [
+    f"docs/applications/{name}.md" for name in ("average_precision", "cleaning", "meta_learning", "multi_task_auc")
+]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", *APPLICATIONS])
 def test_the_code_of_a_page_runs_as_printed(page, tmp_path):
     blocks = python_blocks(ROOT / page)
     assert blocks

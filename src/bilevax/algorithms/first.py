@@ -59,7 +59,9 @@ def first_point(
 ) -> FirstPoint:
     """The first batch of task i, and y_0 on it, inside the set Y_i; `None` for methods that do not project y."""
     if region is None and problem.hessian == "unneeded" and problem.bounds.y is not None:
-        raise TypeError("this method does not keep y in a set; for a min-max problem with one use rsvrb or re_rsvrb.")
+        raise TypeError(
+            "this method does not keep y in a set; for a min-max problem with one use rsvrb, re_rsvrb or block_soba."
+        )
     xi, zeta = first_batch(problem, beginning, key, i)
     y, solves = problem.y0_of(i), jnp.int32(0)
     if beginning.initialization == "theorem":

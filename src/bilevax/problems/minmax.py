@@ -31,8 +31,8 @@ def minmax(
     """min over x of (1/m) Σ_i max over y_i in Ω_i of loss(x, y_i, task_i, ζ).
 
     - `loss(x, y, task, batch)`: f_i, the mean over the batch; `strong_concavity`: λ with ∇²yy f_i ⪯ −λI.
-    - `region`: Ω_i, the radius of a ball around zero, or a `bilevax.Box`; by default y is free. Only `rsvrb` and
-      `re_rsvrb` keep y in a set.
+    - `region`: Ω_i, the radius of a ball around zero, or a `bilevax.Box`; by default y is free. Only `rsvrb`,
+      `re_rsvrb` and `block_soba` keep y in a set.
     - `x0`, `y0`, `y0_per_task`, `tasks`: as for `bilevax.Problem`; `data`: what f_i is sampled from, on both levels.
 
     Source: Guo, Hu, Zhang, Yang, the introduction's "Structured Non-Convex Strongly-Concave Min-Max Optimization".
