@@ -5,8 +5,8 @@
 sinusoids: regression of a·sin(t − b) from ten points. digits: five digits told apart from five images
 of each, turned and perhaps mirrored in ways that no training task has shown for these digits.
 
-Three ways to train the same network on the same number of samples: jointly on all tasks; by first-order MAML (Finn,
-Abbeel, Levine 2017), where a task changes the whole network; and as `bilevax.problems.meta_learning`, where a task
+Ways to train the same network on the same number of samples: jointly on all tasks; by first-order MAML (Finn, Abbeel,
+Levine 2017), where a task changes the whole network, or its last layer; and as `bilevax.problems.meta_learning`, where a task
 changes the last layer and 25 of the 10,000 lower problems are looked at in a step. Prints the error on new tasks after
 some gradient steps, with the step size that is best on other new tasks, and draws it as meta_learning_sinusoids.png or
 meta_learning_digits.png.
@@ -54,7 +54,7 @@ class Case(NamedTuple):
     lower_step: float
     maml_step: float
     steps: int
-    decay: float  # of the weights, in all three ways
+    decay: float  # of the weights, in all ways
 
 
 def body(x, rows):
@@ -148,7 +148,7 @@ def adapt(case, parts, ridge, x, support, step, count):
 
 
 def optimizer_of(case, steps):
-    """The optimizer of x, for all three."""
+    """The optimizer of x, for all ways."""
     return optax.adamw(optax.cosine_decay_schedule(3e-3, steps), weight_decay=case.decay)
 
 
@@ -173,13 +173,16 @@ def jointly(case, steps, seed):
     return by_gradients(case, jax.grad(both), steps, seed)
 
 
-def first_order_maml(case, steps, seed):
-    """∇f at the network after ten gradient steps on the support samples."""
+def first_order_maml(parts):
+    """∇f at the network after ten gradient steps of these parts on the support samples."""
 
-    def gradient(x, support, query):
-        return jax.grad(case.loss)(adapt(case, ("body", "head"), 0.0, x, support, case.maml_step, 10), None, query)
+    def train(case, steps, seed):
+        def gradient(x, support, query):
+            return jax.grad(case.loss)(adapt(case, parts, 0.0, x, support, case.maml_step, 10), None, query)
 
-    return by_gradients(case, gradient, steps, seed)
+        return by_gradients(case, gradient, steps, seed)
+
+    return train
 
 
 def bilevel(case, steps, seed):
@@ -195,8 +198,13 @@ def bilevel(case, steps, seed):
     return bx.solve(problem, algorithm, steps=steps, seed=seed, metrics=None, progress=False).x
 
 
-ALL = ("body", "head")
-WAYS = {"jointly trained": (jointly, ALL), "first-order MAML": (first_order_maml, ALL), "bilevax": (bilevel, ("head",))}
+ALL, HEAD = ("body", "head"), ("head",)
+WAYS = {
+    "jointly trained": (jointly, ALL),
+    "first-order MAML": (first_order_maml(ALL), ALL),
+    "first-order MAML, last layer": (first_order_maml(HEAD), HEAD),
+    "bilevax": (bilevel, HEAD),
+}
 
 
 def errors(case, parts, ridge, x):
@@ -265,7 +273,7 @@ def tell(measured):
 
 
 def main():
-    """Train in three ways on each seed, tell the errors on new tasks, draw them."""
+    """Train in all ways on each seed, tell the errors on new tasks, draw them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=["sinusoids", "digits"], default="sinusoids")
     parser.add_argument("--short", action="store_true", help="200 tasks, 100 steps, one seed")

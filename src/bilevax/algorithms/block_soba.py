@@ -46,7 +46,7 @@ class BlockState(NamedTuple):
     step: Step
     x: Float[Array, " d"]
     direction: Float[Array, " d"]
-    blocks: Block
+    blocks: Any  # Block, each leaf with a leading axis m
     optimizer: PyTree
     initial_cost: Cost
 
@@ -114,8 +114,8 @@ def _step(settings: Settings, problem: Problem, state: BlockState, key: Key[Arra
 
     finite = all_finite(updated) & finite_move(settings.optimizer, x, rates.upper_step, direction)
     blocks = memory.write(state.blocks, drawn.tasks, updated, ~finite)
-    moved = BlockState(state.step + 1, x, direction, Block((), ()), optimizer, state.initial_cost)
-    after = unless_diverged(finite, moved, state._replace(blocks=Block((), ())))._replace(blocks=blocks)
+    moved = BlockState(state.step + 1, x, direction, (), optimizer, state.initial_cost)
+    after = unless_diverged(finite, moved, state._replace(blocks=()))._replace(blocks=blocks)
     return after, Info(_step_cost(problem, settings, drawn.tasks), finite)
 
 
