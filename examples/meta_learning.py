@@ -2,14 +2,14 @@
 
     python examples/meta_learning.py [--case sinusoids|digits] [--short] [--out DIR]
 
-sinusoids: regression of a·sin(t − b) from ten points. digits: five digits told apart from five images
-of each, turned and perhaps mirrored in ways that no training task has shown for these digits.
+sinusoids: regression of a·sin(t − b) from ten points. digits: five digits told apart from five images of each, turned and
+perhaps mirrored in ways that no training task has shown for these digits.
 
 Ways to train the same network on the same number of samples: jointly on all tasks; by first-order MAML (Finn, Abbeel,
-Levine 2017), where a task changes the whole network, or its last layer; and as `bilevax.problems.meta_learning`, where a task
-changes the last layer and 25 of the 10,000 lower problems are looked at in a step. Prints the error on new tasks after
-some gradient steps, with the step size that is best on other new tasks, and draws it as meta_learning_sinusoids.png or
-meta_learning_digits.png.
+Levine 2017), where a task changes the whole network, or its last layer; and as `bilevax.problems.meta_learning`, where
+a task changes the last layer and 25 of the 10,000 lower problems are looked at in a step. Prints the error on new tasks
+after some gradient steps, with the step size that is best on other new tasks, and draws it as
+meta_learning_sinusoids.png or meta_learning_digits.png.
 """
 
 import argparse
