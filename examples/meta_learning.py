@@ -2,8 +2,8 @@
 
     python examples/meta_learning.py [--case sinusoids|digits] [--short] [--out DIR]
 
-sinusoids: regression of a·sin(t − b) from ten points. digits: five digits told apart from five images of each, turned and
-perhaps mirrored in ways that no training task has shown for these digits.
+sinusoids: regression of a·sin(t − b) from ten points. digits: five digits told apart from five images of each, turned
+and perhaps mirrored in ways that no training task has shown for these digits.
 
 Ways to train the same network on the same number of samples: jointly on all tasks; by first-order MAML (Finn, Abbeel,
 Levine 2017), where a task changes the whole network, or its last layer; and as `bilevax.problems.meta_learning`, where
