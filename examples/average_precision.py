@@ -36,7 +36,7 @@ def logistic(**options):
 
 
 def network():
-    """The same network on the logistic loss alone, with four strengths of its ridge."""
+    """scikit-learn's network of that size on the logistic loss, with four strengths of its ridge."""
     return [MLPClassifier(HIDDEN, activation="tanh", alpha=alpha, max_iter=10, random_state=0)
             for alpha in (1e-5, 1e-4, 1e-3, 1e-2)]  # fmt: skip
 

@@ -2,9 +2,9 @@
 
     python examples/hyperparameters.py [--short] [--out DIR]
 
-Logistic regression where 20 of the features tell something. Both choose on the same validation samples in the same
-time, and then fit once more to training and validation samples together. Draws hyperparameters.png: test loss while the
-penalties are learned, and the penalties that were found.
+Logistic regression where 20 of the features tell something. Both choose on the same validation samples, the search for
+as long as the steps took, and then fit once more to training and validation samples together. Draws
+hyperparameters.png: test loss while the penalties are learned, and the penalties that were found.
 """
 
 import argparse

@@ -29,7 +29,8 @@ import bilevax as bx
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-TASKS_PER_STEP = 25
+TASKS_PER_STEP, INNER_STEPS = 25, 20
+ALL, HEAD = ("body", "head"), ("head",)  # what a task changes
 COUNTS = (0, 1, 2, 5, 10, 20)  # gradient steps of a new task
 STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # their sizes, of which each way takes its best
 
@@ -65,7 +66,7 @@ def body(x, rows):
 
 
 def network(x, rows):
-    """The last layer of the body."""
+    """The last layer, on what the body makes of the rows."""
     return body(x, rows) @ x["head"]["weights"] + x["head"]["shift"][None, :]
 
 
@@ -82,7 +83,7 @@ def random_network(key, inputs, hidden, outputs):
 
 
 def sinusoids(tasks, seed):
-    """Ten points to adapt to and ten to be judged by, of curves with amplitudes .1 to 5 and any phase."""
+    """Ten points to adapt to and ten to be judged by, of curves with amplitudes .1 to 5 and phases 0 to π."""
     rng = np.random.default_rng(seed)
 
     def draw(tasks):
@@ -173,36 +174,43 @@ def jointly(case, steps, seed):
     return by_gradients(case, jax.grad(both), steps, seed)
 
 
-def first_order_maml(parts):
-    """∇f at the network after ten gradient steps of these parts on the support samples."""
+def first_order_maml(case, steps, seed):
+    """∇f at the network after ten gradient steps on the support samples."""
 
-    def train(case, steps, seed):
-        def gradient(x, support, query):
-            return jax.grad(case.loss)(adapt(case, parts, 0.0, x, support, case.maml_step, 10), None, query)
+    def gradient(x, support, query):
+        return jax.grad(case.loss)(adapt(case, ALL, 0.0, x, support, case.maml_step, 10), None, query)
 
-        return by_gradients(case, gradient, steps, seed)
+    return by_gradients(case, gradient, steps, seed)
 
-    return train
+
+def first_order_head(case, steps, seed):
+    """The same with the lower problem and the steps of the bilevel way, from y = 0 in every visit."""
+
+    def gradient(x, support, query):
+        adapted = adapt(case, HEAD, case.ridge, x, support, case.lower_step, INNER_STEPS)
+        return jax.grad(case.loss)(adapted, None, query)
+
+    return by_gradients(case, gradient, steps, seed)
 
 
 def bilevel(case, steps, seed):
     """The bilevel problem with a lower problem for each task."""
     problem = bx.problems.meta_learning(
         loss=case.loss, x0=case.x0, support=bx.per_task(case.train.support), query=bx.per_task(case.train.query),
-        ridge=case.ridge, adapts=("head",),
+        ridge=case.ridge, adapts=HEAD,
     )  # fmt: skip
     algorithm = bx.block_soba(
-        lower_step=case.lower_step, mixing=1.0, tasks_per_step=TASKS_PER_STEP, batch_size=None, inner_steps=20,
+        lower_step=case.lower_step, mixing=1.0, tasks_per_step=TASKS_PER_STEP, batch_size=None,
+        inner_steps=INNER_STEPS,
         upper_optimizer=optimizer_of(case, steps), initialization="cheap",
     )  # fmt: skip
     return bx.solve(problem, algorithm, steps=steps, seed=seed, metrics=None, progress=False).x
 
 
-ALL, HEAD = ("body", "head"), ("head",)
 WAYS = {
     "jointly trained": (jointly, ALL),
-    "first-order MAML": (first_order_maml(ALL), ALL),
-    "first-order MAML, last layer": (first_order_maml(HEAD), HEAD),
+    "first-order MAML": (first_order_maml, ALL),
+    "first-order MAML, last layer": (first_order_head, HEAD),
     "bilevax": (bilevel, HEAD),
 }
 
@@ -254,7 +262,7 @@ def compare(make, tasks, seeds, short):
             begun = time.perf_counter()
             x = jax.block_until_ready(train(case, steps, seed))
             seconds = time.perf_counter() - begun
-            ridge = case.ridge if name == "bilevax" else 0.0
+            ridge = case.ridge if parts == HEAD else 0.0
             error, best = errors(case, parts, ridge, x)
             measured[name].append(error)
             models[name] = (x, parts, ridge, best)

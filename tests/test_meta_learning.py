@@ -80,7 +80,7 @@ def test_a_task_may_change_a_part_alone():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), gradient, hand)
 
 
-@pytest.mark.parametrize("adapts", ["head", (), ("tail",)])
+@pytest.mark.parametrize("adapts", ["head", (), ("tail",), 5, [["head"]]])
 def test_parts_that_are_none_are_named(adapts):
     with pytest.raises(ValueError, match=r"adapts must name what a task changes: some of the parts of x0, \['head'\]"):
         meta_learning(loss=linear_loss, x0={"head": jnp.zeros(2)}, support=None, query=None, ridge=1.0, adapts=adapts)

@@ -100,7 +100,18 @@ def test_three_classes_are_refused():
         AveragePrecisionClassifier().fit(X, np.arange(30) % 3)
 
 
-@pytest.mark.parametrize(("name", "value"), [("C", 0.0), ("steps", 0), ("learning_rate", -1.0), ("surrogate", "hinge")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("C", 0.0),
+        ("steps", 0),
+        ("learning_rate", -1.0),
+        ("surrogate", "hinge"),
+        ("mixing", 2.0),
+        ("width", -1.0),
+        ("batch_size", 0),
+    ],
+)
 def test_bad_settings_are_named(name, value):
     X, _y = rare(30, 5)
     with pytest.raises((ValueError, TypeError), match=f"{name} must be"):

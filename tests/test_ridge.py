@@ -67,6 +67,8 @@ def test_it_reaches_what_a_full_batch_method_finds():
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="must agree on the number of features and tasks"):
         problem_of(validation_features=FEATURES[1][:, :3])
+    with pytest.raises(ValueError, match="ceiling must be above floor"):
+        problem_of(floor=2.0, ceiling=1.0)
     with pytest.raises(ValueError, match="floor must be"):
         problem_of(floor=0.0)
     with pytest.raises(ValueError, match=r"start must be between floor and ceiling, 0\.001 and 0\.5; got 1\.0"):

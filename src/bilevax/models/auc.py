@@ -36,7 +36,7 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
     - `hidden`: sizes of the hidden layers that all tasks share; none leaves linear models that share nothing.
     - `tasks_per_step`: tasks that a step looks at, `None` for all; `batch_size`: samples for each.
     - `ridge`: of all weights; `steps`, `learning_rate`: of Adam, its rate falls to zero along a cosine; `mixing`:
-      weight of fresh samples in the means that each task keeps.
+      weight of fresh samples in the dual variable that each task keeps.
     - `random_state`: of the draws; `verbose`: a progress bar on stderr.
 
     y is (samples,) with two classes, or (samples, tasks) with 0 and 1. Fitted: `classes_`, `body_`, `heads_`,
@@ -45,7 +45,7 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self, hidden: tuple[int, ...] = (32,), *, tasks_per_step: int | None = 10, batch_size: int = 64,
-        ridge: float = 1e-4, steps: int = 2000, learning_rate: float = 3e-3, mixing: float = 0.3,
+        ridge: float = 1e-4, steps: int = 2000, learning_rate: float = 3e-3, mixing: float = 0.6,
         random_state: Any = None, verbose: bool = False,
     ):  # fmt: skip
         self.hidden = hidden
@@ -71,6 +71,8 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         """Train on rows X, an array or a scipy.sparse matrix, with labels y of one or many binary tasks."""
         arguments.positive("learning_rate", self.learning_rate)
         arguments.count("steps", self.steps)
+        arguments.count("batch_size", self.batch_size)
+        arguments.share("mixing", self.mixing)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, multi_output=True)
         X, positive = written_out(X), self._read(np.asarray(y))
         key = jax.random.key(seed := int(check_random_state(self.random_state).randint(2**31)))
@@ -138,6 +140,7 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
 def _algorithm(several: int, steps: int, learning_rate: float, batch_size: int, mixing: float) -> Algorithm:
     """One object for one choice of settings, so that the next fit need not be compiled again."""
     return block_soba(
-        lower_step=mixing, mixing=1.0, tasks_per_step=several, batch_size=batch_size, initial_batch_size=8 * batch_size,
+        lower_step=mixing / 2,  # ∇²yy g = 2
+        mixing=1.0, tasks_per_step=several, batch_size=batch_size, initial_batch_size=8 * batch_size,
         upper_optimizer=optax.adam(optax.cosine_decay_schedule(learning_rate, steps)),
     )  # fmt: skip

@@ -72,6 +72,11 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         arguments.positive("C", self.C)
         arguments.positive("learning_rate", self.learning_rate)
         arguments.count("steps", self.steps)
+        arguments.count("batch_size", self.batch_size)
+        arguments.share("mixing", self.mixing)
+        arguments.one_of("surrogate", self.surrogate, ("sigmoid", "squared_hinge"))
+        if self.width is not None:
+            arguments.positive("width", self.width)
         X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
         self.classes_, positive = two_classes(y)
         X = written_out(X)

@@ -34,7 +34,7 @@ def _changes(x0: PyTree, adapts: Sequence[str] | None) -> PyTree:
     if adapts is None:
         return jax.tree.map(jnp.zeros_like, x0)
     parts = sorted(x0) if isinstance(x0, Mapping) else None
-    if isinstance(adapts, str) or not adapts or parts is None or not set(adapts) <= set(parts):
+    if not isinstance(adapts, (list, tuple)) or not adapts or not all(name in (parts or ()) for name in adapts):
         right = "x0 is not a mapping, so leave it out" if parts is None else f"some of the parts of x0, {parts}"
         raise ValueError(f"adapts must name what a task changes: {right}; got {adapts!r}.")
     return {name: jax.tree.map(jnp.zeros_like, x0[name]) for name in adapts}

@@ -83,6 +83,8 @@ def ridge(
     """
     for name, value in [("start", start), ("floor", floor), ("ceiling", ceiling)]:
         arguments.positive(name, value)
+    if not floor < ceiling:
+        raise ValueError(f"ceiling must be above floor, {floor}; got {ceiling}.")
     if not floor < start < ceiling:
         raise ValueError(f"start must be between floor and ceiling, {floor} and {ceiling}; got {start}.")
     train, validation = two_parts(
