@@ -7,7 +7,8 @@ and perhaps mirrored in ways that no training task has shown for these digits.
 
 Ways to train the same network on the same number of samples: jointly on all tasks; by first-order MAML (Finn, Abbeel,
 Levine 2017), where a task changes the whole network, or its last layer; and as `bilevax.problems.meta_learning`, where
-a task changes the last layer and 25 of the 10,000 lower problems are looked at in a step. Prints the error on new tasks
+a task changes the last layer and 25 of the 10,000 lower problems are looked at in a step (also with a first-order
+gradient in the place of the bilevel one). Prints the error on new tasks
 after some gradient steps, with the step size that is best on other new tasks, and draws it as
 meta_learning_sinusoids.png or meta_learning_digits.png.
 """
@@ -174,23 +175,22 @@ def jointly(case, steps, seed):
     return by_gradients(case, jax.grad(both), steps, seed)
 
 
-def first_order_maml(case, steps, seed):
-    """∇f at the network after ten gradient steps on the support samples."""
+def first_order(parts, same):
+    """∇f at the network after gradient steps of these parts on the support samples, from y = 0 in every visit.
 
-    def gradient(x, support, query):
-        return jax.grad(case.loss)(adapt(case, ALL, 0.0, x, support, case.maml_step, 10), None, query)
+    Ten steps of MAML's own size; or, for the `same`, the lower problem and the steps of the bilevel way.
+    """
 
-    return by_gradients(case, gradient, steps, seed)
+    def train(case, steps, seed):
+        settings = (case.ridge, case.lower_step, INNER_STEPS) if same else (0.0, case.maml_step, 10)
 
+        def gradient(x, support, query):
+            ridge, step, count = settings
+            return jax.grad(case.loss)(adapt(case, parts, ridge, x, support, step, count), None, query)
 
-def first_order_head(case, steps, seed):
-    """The same with the lower problem and the steps of the bilevel way, from y = 0 in every visit."""
+        return by_gradients(case, gradient, steps, seed)
 
-    def gradient(x, support, query):
-        adapted = adapt(case, HEAD, case.ridge, x, support, case.lower_step, INNER_STEPS)
-        return jax.grad(case.loss)(adapted, None, query)
-
-    return by_gradients(case, gradient, steps, seed)
+    return train
 
 
 def bilevel(case, steps, seed):
@@ -207,11 +207,20 @@ def bilevel(case, steps, seed):
     return bx.solve(problem, algorithm, steps=steps, seed=seed, metrics=None, progress=False).x
 
 
+class Way(NamedTuple):
+    """How to train, what a new task changes, and whether it does so with the ridge of the bilevel problem."""
+
+    train: Any
+    parts: tuple
+    with_ridge: bool
+
+
 WAYS = {
-    "jointly trained": (jointly, ALL),
-    "first-order MAML": (first_order_maml, ALL),
-    "first-order MAML, last layer": (first_order_head, HEAD),
-    "bilevax": (bilevel, HEAD),
+    "jointly trained": Way(jointly, ALL, False),
+    "first-order MAML": Way(first_order(ALL, same=False), ALL, False),
+    "first-order MAML, last layer": Way(first_order(HEAD, same=False), HEAD, False),
+    "first-order, lower problem of bilevax": Way(first_order(HEAD, same=True), HEAD, True),
+    "bilevax": Way(bilevel, HEAD, True),
 }
 
 
@@ -258,11 +267,11 @@ def compare(make, tasks, seeds, short):
     for seed in range(seeds):
         case = make(tasks, seed)
         steps = 100 if short else case.steps
-        for name, (train, parts) in WAYS.items():
+        for name, (train, parts, with_ridge) in WAYS.items():
             begun = time.perf_counter()
             x = jax.block_until_ready(train(case, steps, seed))
             seconds = time.perf_counter() - begun
-            ridge = case.ridge if parts == HEAD else 0.0
+            ridge = case.ridge if with_ridge else 0.0
             error, best = errors(case, parts, ridge, x)
             measured[name].append(error)
             models[name] = (x, parts, ridge, best)
