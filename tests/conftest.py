@@ -23,6 +23,18 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+MOST_MAPS = 30_000  # of the 65,530 that a process may have; every program takes some, and XLA crashes without
+
+
+@pytest.fixture(autouse=True)
+def forget_programs():
+    """Compiled programs of earlier tests are dropped before they are too many for one process."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def paper_data():
     """Read one of the paper's data sets by its name; the test is skipped where they are not on this machine."""
