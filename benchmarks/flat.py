@@ -25,7 +25,7 @@ import numpy as np
 import bilevax as bx
 from benchmarks import harness
 from bilevax.curvature import Curvature, dense, linear_model, tracked
-from bilevax.curvature.base import accept_all
+from bilevax.curvature.contract import Second
 
 DIMENSION, SAMPLES, TASKS_PER_STEP, BATCH = 32, 256, 10, 32
 
@@ -78,19 +78,37 @@ def weighted_samples(num_tasks):
     )  # fmt: skip
 
 
-nothing = lambda *_: ()
-known = Curvature(
-    name="known",
-    start=nothing,
-    age=nothing,
-    innovation=nothing,
-    update=nothing,
-    correction=lambda problem, kept, v: -v,
-    change=lambda problem, asked, drawn, mixing: -asked.v_now.mean(0) + (1 - mixing.direction) * asked.v_before.mean(0),
-    pull=None,
-    products=lambda problem: 0,
-    check=accept_all,
-)
+class NothingKept(Curvature):
+    """∇²yy g = I and ∇²xy g = −I are known: V H⁻¹ v = −v, and a step is all that is not curvature."""
+
+    name = "nothing"
+
+    def products(self, problem):
+        """None."""
+        return 0
+
+    def start(self, problem, sample, v, bounds):
+        """Nothing."""
+        return ()
+
+    def age(self, problem, kept, decay, drift):
+        """Nothing."""
+        return ()
+
+    def observe(self, problem, kept, now, before):
+        """Nothing."""
+        return Second(None, None), Second(None, None)
+
+    def update(self, problem, rates, kept, new, now):
+        """Nothing."""
+        return ()
+
+    def correction(self, problem, kept, v):
+        """−v."""
+        return -v
+
+
+known = NothingKept()
 rsvrb = lambda curvature: lambda **settings: bx.rsvrb(curvature=curvature, **settings)
 FORMS = {
     "dense": (with_loss(curved), rsvrb(dense)),

@@ -3,7 +3,6 @@
 import argparse
 import gc
 import json
-import os
 import statistics
 import time
 from pathlib import Path
@@ -15,34 +14,32 @@ import scipy.sparse as sp
 from rich.console import Console
 from rich.table import Table
 
-import bilevax as bx
 from bilevax import datasets
+from bilevax.lab.cases import Case, build_problem, choose_points
 
 SHAPES = {"a1a": (1605, 123, 14), "a8a": (22696, 123, 14), "w1a": (2477, 300, 12), "w8a": (49749, 300, 12)}
-RIDGE = 1e-2
+TEST_ROWS = 1000  # of made-up data
 
 
 def data_are_here(name):
-    """Whether the data set and its test part are on this machine: where BILEVAX_DATA says, or beside the checkout."""
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    if beside.is_dir():
-        os.environ.setdefault("BILEVAX_DATA", str(beside))
+    """Whether the data set and its test part are on this machine: where BILEVAX_DATA says, or in the cache."""
     return datasets.is_here(name) and datasets.is_here(f"{name}.t")
 
 
 def load(name):
-    """Features (sparse), labels, and the same of the test part; made-up rows of that shape where there is no file."""
+    """A data set and its test part; made-up rows of that shape where there is no file."""
     if data_are_here(name):
-        read = [datasets.load(part) for part in (name, f"{name}.t")]
-        return [part for data in read for part in (data.features, data.labels)]
-    n, p, filled = SHAPES[name]
-    rng = np.random.default_rng(0)
-    parts = []
-    for size in (n, 1000):
-        columns = np.argsort(rng.random((size, p)), axis=1)[:, :filled]
-        A = sp.csr_matrix((np.ones(columns.size), columns.ravel(), np.arange(0, columns.size + 1, filled)), (size, p))
-        parts += [A, np.where(A @ rng.normal(size=p) + rng.normal(size=size) > 0, 1.0, -1.0)]
-    return parts
+        return datasets.load(name), datasets.load(f"{name}.t")
+    (n, p, entries), rng = SHAPES[name], np.random.default_rng(0)
+    return tuple(make_up(name, size, p, entries, rng) for size in (n, TEST_ROWS))
+
+
+def make_up(name, size, p, entries, rng):
+    """Rows with so many ones each, and labels that a line can nearly tell apart."""
+    columns = np.argsort(rng.random((size, p)), axis=1)[:, :entries]
+    ends = np.arange(0, columns.size + 1, entries)
+    A = sp.csr_array((np.ones(columns.size), columns.ravel(), ends), (size, p))
+    return datasets.Dataset(name, A, np.where(A @ rng.normal(size=p) + rng.normal(size=size) > 0, 1.0, -1.0))
 
 
 def where_from():
@@ -50,19 +47,11 @@ def where_from():
     return "the paper's data" if data_are_here("a1a") else "made-up rows of the same shape"
 
 
-def paper_problem(name, num_tasks, rows="dense"):
-    """The paper's re-weighting problem: one task, or many with σ_i uniform on [1, 11] and 100 validation points."""
-    train, labels, test, test_labels = load(name)
-    rng = np.random.default_rng(0)
-    temperatures = None
-    if num_tasks > 1:
-        chosen = rng.permutation(len(test_labels))[:100]
-        test, test_labels = test[chosen], test_labels[chosen]
-        temperatures = rng.uniform(1, 11, num_tasks)
-    return bx.problems.reweighting(
-        train_features=train, train_labels=labels, trusted_features=test, trusted_labels=test_labels,
-        temperatures=temperatures, ridge=RIDGE, rows=rows,
-    )  # fmt: skip
+def paper_problem(name, rows="dense"):
+    """A problem of the paper's experiments by its name, D-m, as the laboratory defines it."""
+    case = Case.parse(name)
+    train, validation = load(case.data)
+    return build_problem(case, train, choose_points(case, validation), rows)
 
 
 class Timed:

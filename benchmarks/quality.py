@@ -13,10 +13,10 @@ import numpy as np
 
 import bilevax as bx
 from benchmarks import harness
-from bilevax import metrics
 from bilevax.curvature import dense, linear_model, tracked
-from bilevax.experiments.reference import descend
-from bilevax.experiments.work import interval, solve_for
+from bilevax.exact import evaluation
+from bilevax.lab.reference import descend
+from bilevax.lab.runs import interval, solve_for
 
 CASES = ("a1a-1", "a8a-1", "w1a-1", "a1a-50")  # D-m: data set D with m lower problems
 GAPS = (0.5, 0.2, 0.1, 0.05, 0.02)
@@ -72,7 +72,7 @@ def run(problem, make, grid, seconds, records):
 
     def last_objective(step):
         result = bx.solve(problem, algorithms[step], seconds=seconds / 3, metrics=None, progress=False, seed=1)
-        value = float(metrics.objective(problem, jnp.asarray(result.x)))
+        value = float(evaluation.objective(problem, jnp.asarray(result.x)))
         return value if np.isfinite(value) else np.inf
 
     step = min(grid, key=last_objective) if len(grid) > 1 else grid[0]
@@ -89,8 +89,7 @@ def first_within(trace, gap, best, column):
 
 def measure(case, seconds, records, grid, only):
     """All contenders on one problem, or only some: results by name, steps of x, F*."""
-    name, m = case.split("-")
-    problem = harness.paper_problem(name, int(m))
+    problem, m = harness.paper_problem(case), case.split("-")[1]
     scale = problem.dim_x * min(TASKS, int(m)) / int(m)  # ∇F has entries of order 1/n
     runs, together = {}, all_tasks()
     for label, make in contenders(int(m)).items():

@@ -2,7 +2,7 @@
 
     python -m benchmarks.rates [--short] [--json FILE] [--picture FILE] [--tasks 10,100]
 
-The experiment is `bilevax.experiments.rates`, which says how it is done; `bilevax reproduce table1` stores it and
+The experiment is `bilevax.lab.rates`, which says how it is done; `bilevax reproduce table1` stores it and
 makes a report. This prints its tables with the best settings, and how the cost grows with m.
 """
 
@@ -11,7 +11,7 @@ import time
 import numpy as np
 
 from benchmarks import harness
-from bilevax.experiments.rates import EPSILONS, SEEDS, entrants, exponent, measure
+from bilevax.lab.rates import EPSILONS, SEEDS, entrants, exponent, measure
 
 TARGET = 0.34  # the ε for which the cost is compared over m
 IN_SHORT = ("svrb", "rsvrb", "stable", "ttsa")

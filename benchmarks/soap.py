@@ -96,8 +96,8 @@ def judged(train, rows, signs, layers, steps, seed, new):
 
 def measure(case, ways, steps, seeds, most):
     """Test average precision and seconds of each way, a row for each seed."""
-    features, labels, *_ = harness.load(case)
-    rows, signs = features.toarray().astype(np.float32)[:most], np.asarray(labels, float).reshape(-1)[:most]
+    data, _ = harness.load(case)
+    rows, signs = data.features.toarray().astype(np.float32)[:most], data.labels[:most]
     found = {name: [] for name in ("logistic loss", *ways)}
     for seed in range(seeds):
         parts = train_test_split(rows, signs, test_size=0.3, stratify=signs, random_state=seed)

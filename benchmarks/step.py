@@ -18,9 +18,7 @@ The cases of one problem are timed in turn, several rounds, and the median count
 """
 
 import contextlib
-import sys
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -29,12 +27,11 @@ import numpy as np
 import bilevax as bx
 from benchmarks import harness
 from bilevax import draw, lapack
-from bilevax.algorithms import by_rows
+from bilevax.algorithms.parts import one_linear_model
 from bilevax.curvature import dense, linear_model, tracked
-from bilevax.curvature.linear_model import low_rank, solve
-
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-import boxes
+from bilevax.curvature.linear import solve_ridge
+from bilevax.linear_model import low_rank
+from tests.reference import boxes
 
 CASES = ("a1a-1", "a8a-1", "w8a-1", "a1a-200", "a8a-100", "w1a-500")
 BATCH, TASKS = 32, 10
@@ -211,22 +208,22 @@ def transcription_microseconds(problem, steps):
 @contextlib.contextmanager
 def by_cholesky():
     """Within it, SVRB by rows is compiled with a Cholesky factorisation in place of conjugate gradients."""
-    kept = by_rows.solve_near
-    by_rows.solve_near = lambda problem, hessian, v, guess: solve(problem, hessian, v)
+    kept = one_linear_model.solve_near
+    one_linear_model.solve_near = lambda problem, hessian, v, guess: solve_ridge(problem, hessian, v)
     try:
         yield
     finally:
-        by_rows.solve_near = kept
+        one_linear_model.solve_near = kept
 
 
 def contenders(case, problem, short):
     """Problem and algorithm of every row of the table; in short mode only those of the paper."""
-    name, m = case.split("-")
+    m = case.split("-")[1]
     chosen = {label: (problem, algorithm) for label, algorithm in algorithms(int(m)).items()}
     if short:
         return {label: given for label, given in chosen.items() if "svrb." in label}
     label, (_, algorithm) = next(iter(chosen.items()))
-    chosen[f"{label}.sparse_rows"] = harness.paper_problem(name, int(m), rows="sparse"), algorithm
+    chosen[f"{label}.sparse_rows"] = harness.paper_problem(case, rows="sparse"), algorithm
     if m == "1":
         chosen[f"{label}.by_cholesky"] = problem, algorithm
     return chosen
@@ -235,7 +232,7 @@ def contenders(case, problem, short):
 def measure(case, rounds, call_seconds, transcribed, speeds, short):
     """The figures of one problem: rows of the table, and values by name."""
     num_tasks = int(case.split("-")[1])
-    problem, timed = harness.paper_problem(case.split("-")[0], num_tasks), {}
+    problem, timed = harness.paper_problem(case), {}
     for label, given in contenders(case, problem, short).items():
         steps = 20
         if call_seconds:
@@ -271,8 +268,7 @@ def profile(case, speeds):
     The product with A, the solves and the low-rank changes are the step's arithmetic; what is left is reading and
     writing of state, random numbers, and the small operations of a compiled step.
     """
-    name, m = case.split("-")
-    problem, (n, p) = harness.paper_problem(name, int(m)), harness.SHAPES[name][:2]
+    problem, (n, p) = harness.paper_problem(case), harness.SHAPES[case.split("-")[0]][:2]
     A, key = problem.lower_data.arrays["features"], jax.random.key(0)
     q, G = jax.random.normal(key, (TASKS, n)), jax.random.normal(key, (TASKS, p + 1))
     M = jax.vmap(lambda k: jnp.cov(jax.random.normal(k, (p + 1, 4 * p))) + jnp.eye(p + 1))(jax.random.split(key, TASKS))
@@ -301,7 +297,7 @@ def profile(case, speeds):
 
 def solve_twice(matrix, v):
     """Two solves with two matrices, as a task of the direction needs them."""
-    return lapack.solve(matrix, v) + lapack.solve(2 * matrix, v)
+    return lapack.solve_positive(matrix, v) + lapack.solve_positive(2 * matrix, v)
 
 
 def main(arguments=None):

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from logistic import Model
+from reference.counts import assert_frequencies
+from reference.logistic import Model
 
 import bilevax as bx
 from bilevax import draw
+from bilevax.draw import NoData
 
 DRAWS = 40_000
 
@@ -20,12 +22,6 @@ def many(function, n=DRAWS):
 
 def words(key, n):
     return jax.random.bits(key, (2, n), np.uint32)
-
-
-def assert_frequencies(counts, expected):
-    """Within five standard deviations of a Poisson count, everywhere."""
-    counts, expected = np.asarray(counts), np.asarray(expected)
-    assert np.all(np.abs(counts - expected) <= 5 * np.sqrt(expected)), (counts, expected)
 
 
 @pytest.mark.parametrize(("m", "size"), [(7, 1), (7, 3), (7, 7), (1, 1)])
@@ -59,6 +55,8 @@ def test_weights_are_one_over_the_expected_number_of_draws(p, size):
     total = np.zeros(4)
     np.add.at(total, np.asarray(drawn.tasks).ravel(), np.asarray(drawn.weights).ravel())
     np.testing.assert_allclose(total / DRAWS, 1, atol=0.06)
+    often = np.full(4, size / 4) if p is None else size * np.asarray(p)
+    np.testing.assert_allclose(drawn.weights, 1 / often[np.asarray(drawn.tasks)], rtol=1e-14)
 
 
 def test_batches_reach_every_sample_of_ragged_data_and_no_other():
@@ -84,10 +82,11 @@ def test_numbers_below_a_span_are_uniform(span):
 
 def test_merged_repeats_add_up():
     tasks = jnp.array([2, 0, 2])
-    same = draw.repeats(draw.Sampling(3, 1, np.full(4, 0.25)), tasks)
-    merged = draw.merged(same, jnp.array([[1.0], [10.0], [100.0]]))
+    same = tasks[:, None] == tasks[None, :]
+    at_entries = draw.AtEntries(jnp.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]))
+    merged, spread = draw.merge(same, (jnp.array([[1.0], [10.0], [100.0]]), at_entries))
     np.testing.assert_array_equal(merged[:, 0], [101, 10, 101])
-    assert draw.repeats(draw.Sampling(3, 1), tasks) is None
+    np.testing.assert_array_equal(spread.values, [[1, 2, 0, 0, 5, 6], [0, 0, 3, 4, 0, 0], [1, 2, 0, 0, 5, 6]])
 
 
 def test_a_step_draws_in_time_that_does_not_depend_on_the_number_of_tasks():
@@ -129,3 +128,59 @@ def test_batches_of_all_tasks_are_uniform_and_independent(data):
                 one,
                 other,
             )  # χ², at most 8 degrees of freedom
+
+
+def without(problem, *names):
+    """The problem with no data for some losses."""
+    return problem.replace(**{name: NoData() for name in names})
+
+
+def test_losses_without_data_have_no_samples_and_leave_those_of_the_other_alone():
+    """Also with all samples: `None`. The batch that is left has its shape, and is in range."""
+    problem = Model(3).problem()
+
+    @jax.jit
+    def drawn(key):
+        one = lambda problem, size: draw.draw_step(problem, draw.Sampling(2, size), key)
+        lower_alone = without(problem, "lower_data")
+        of_all = draw.batches_of_all(lower_alone, key, (2, None), (3,))
+        return one(without(problem, "upper_data"), 4), one(lower_alone, 4), one(problem, None), of_all
+
+    no_upper, no_lower, whole, ((xi, every), (zeta,)) = drawn(jax.random.key(0))
+    assert (no_upper.upper, no_lower.lower, whole.upper, whole.lower, every, zeta) == (None,) * 6
+    for batch, shape in [(no_upper.lower, (2, 4)), (no_lower.upper, (2, 4)), (xi, (3, 2))]:
+        assert batch.shape == shape
+        assert 0 <= int(batch.min()) <= int(batch.max()) < 6
+    for tasks in (whole.tasks, whole.direction_tasks):
+        assert sorted(set(np.asarray(tasks).tolist())) in ([0, 1], [0, 2], [1, 2])
+
+
+def test_samples_are_counted_for_every_task():
+    ragged = bx.ragged(jnp.zeros(10), np.array([0, 1, 4, 10]))
+    count = lambda data, tasks, size: float(draw.count_samples(data, jnp.array(tasks), size))
+    assert count(ragged, [0, 2], None) == 7
+    assert count(ragged, [0, 2], 3) == 6
+    assert count(NoData(), [0, 2], 3) == count(NoData(), [0, 2], None) == 0
+
+
+def test_a_task_that_is_drawn_twice_looks_at_all_samples_of_the_step():
+    """Where tasks can repeat each draw has the samples of all; elsewhere its own, or all there are."""
+    problem = Model(4).problem()
+    of = lambda *sampling: draw.draw_step(problem, draw.Sampling(*sampling), jax.random.key(3))
+    repeated = of(3, 2, np.full(4, 0.25))
+    np.testing.assert_array_equal(repeated.same, repeated.tasks[:, None] == repeated.tasks[None, :])
+    np.testing.assert_array_equal(repeated.entries, np.tile(np.ravel(repeated.lower), (3, 1)))
+    for alone in (of(3, 2), of(1, 2, np.full(4, 0.25))):
+        assert alone.same is None
+        np.testing.assert_array_equal(alone.entries, alone.lower)
+    assert of(3, None, np.full(4, 0.25)).entries is None
+
+
+def test_as_many_tasks_as_there_are_can_be_drawn_and_no_more():
+    problem = Model(3).problem()
+    draw.Sampling(3, 1).check(problem)
+    draw.Sampling(3, 1, np.full(3, 1 / 3)).check(problem)
+    with pytest.raises(ValueError, match="tasks_per_step must be at most"):
+        draw.Sampling(4, 1).check(problem)
+    with pytest.raises(ValueError, match="one entry for each of the 3 tasks; got 4"):
+        draw.Sampling(1, 1, np.full(4, 1 / 4)).check(problem)

@@ -1,13 +1,16 @@
 """No two batched factorisations can run at the same time: on two cores they would wait for each other for ever."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import bilevax as bx
-from bilevax import lapack, metrics
+from bilevax import lapack
 from bilevax.curvature import dense, linear_model, tracked
+from bilevax.exact import evaluation
 
 FACTORISATIONS = ("cholesky", "eigh", "svd", "lu", "qr")
 
@@ -37,7 +40,7 @@ def problem_with(m, ridge):
         train_features=A, train_labels=b, trusted_features=A, trusted_labels=b, temperatures=np.ones(m),
         bounds=bx.Bounds(g_xy=1.0),
     )  # fmt: skip
-    return problem.replace(ridge=ridge)
+    return problem.replace(structure=replace(problem.structure, ridge=ridge, linear_model=ridge))
 
 
 METHODS = {
@@ -65,7 +68,7 @@ def test_a_method_makes_at_most_one_batched_factorisation(name, ridge):
 
 def test_exact_evaluation_makes_none():
     problem = problem_with(70, True)
-    assert batched_factorisations(metrics.exact, problem, problem.x0) == []
+    assert batched_factorisations(evaluation.exact, problem, problem.x0) == []
 
 
 def test_factorisations_are_the_same_under_vmap():
@@ -74,7 +77,9 @@ def test_factorisations_are_the_same_under_vmap():
     matrices = jnp.asarray(square @ square.transpose(0, 2, 1) + np.eye(4))
     right = jnp.asarray(rng.normal(size=(5, 4)))
     np.testing.assert_allclose(
-        jax.vmap(lapack.solve)(matrices, right), np.linalg.solve(matrices, right[..., None])[..., 0], rtol=1e-10
+        jax.vmap(lapack.solve_positive)(matrices, right),
+        np.linalg.solve(matrices, right[..., None])[..., 0],
+        rtol=1e-10,
     )
     shifts = jnp.array([0.0, 100.0, 0.0, 100.0, 0.0])[:, None, None] * jnp.eye(4)[None]
     np.testing.assert_array_equal(jax.vmap(lapack.positive)(matrices - shifts), [True, False, True, False, True])

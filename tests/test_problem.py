@@ -1,12 +1,14 @@
 """What a user got wrong is said before anything is compiled: the argument, what was given, what is right."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from logistic import Model
+from reference.logistic import Model
 
 import bilevax as bx
+from bilevax.bounds import as_bounds
 
 
 def upper(x, y, task, batch):
@@ -40,7 +42,7 @@ WRONG = {
     "text x0": ({"x0": "abc"}, TypeError, "x0 must be of a floating type"),
     "number of tasks": ({"tasks": 5.0}, TypeError, "tasks must be a whole number, or a pytree.*got 5.0"),
     "bounds as text": ({"bounds": bx.Bounds(y="a")}, TypeError, "bounds.y must be a number > 0.*'a'"),
-    "bounds as bool": ({"bounds": bx.Bounds(y=True)}, ValueError, "bounds.y must be a number > 0.*True"),
+    "bounds as bool": ({"bounds": bx.Bounds(y=True)}, TypeError, "bounds.y must be a number > 0.*True"),
     "integer y0": ({"y0": np.zeros(3, int)}, TypeError, "y0 must be of a floating type.*int"),
     "NaN in x0": ({"x0": np.array([1, np.nan, 2.0])}, ValueError, "x0 must be finite; 1 of its 3"),
     "empty x0": ({"x0": {}}, ValueError, "x0 must hold at least one array"),
@@ -54,7 +56,7 @@ WRONG = {
         "agree on the number of tasks; lower_data has 4, tasks has 5",
     ),
     "no tasks": ({"tasks": 0}, ValueError, "tasks must be a whole number of at least 1; got 0"),
-    "y0 of other tasks": ({"y0": np.zeros((4, 3)), "y0_per_task": True}, ValueError, "leading axis of 5.*got 4"),
+    "y0 of other tasks": ({"y0": np.zeros((4, 3)), "y0_per_task": True}, ValueError, "per_task=True .* 5 tasks; got 4"),
     "bounds": ({"bounds": bx.Bounds(f_y=-1.0)}, ValueError, r"bounds.f_y must be a number > 0.*got -1\.0"),
     "bounds of other tasks": ({"bounds": bx.Bounds(y=np.ones(3))}, ValueError, r"bounds.y must be .* 5 of them"),
     "bounds as dict": ({"bounds": {"f_y": 1}}, TypeError, "bounds must be a bilevax.Bounds"),
@@ -78,6 +80,13 @@ def test_an_error_inside_a_loss_says_how_it_was_called():
     with pytest.raises(TypeError) as caught:
         bx.Problem(**{**GOOD, "y0": np.zeros(4)})
     assert "raised by upper(x, y, task, batch)" in " ".join(caught.value.__notes__)
+
+
+def test_a_loss_for_batches_of_two_samples_alone_is_named():
+    two = lambda x, y, task, batch: jnp.sum(y**2) + jnp.sum(jnp.arange(2) * batch["a"][:, 0])
+    with pytest.raises(TypeError) as caught:
+        bx.Problem(**{**GOOD, "lower": two})
+    assert "raised by lower(x, y, task, batch)" in " ".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize(
@@ -221,4 +230,35 @@ def test_a_problem_knows_whether_its_upper_loss_looks_at_x(upper, uses):
     x0 = {"a": np.ones(3), "b": np.float64(1)}
     problem = bx.Problem(upper=upper, lower=lambda x, y, t, b: jnp.sum((y - x["a"]) ** 2), x0=x0, y0=np.zeros(3),
                          strong_convexity=2.0)  # fmt: skip
-    assert problem.upper_uses_x == uses
+    assert problem.structure.upper_uses_x == uses
+
+
+def test_bounds_are_kept_where_they_bind_any_task_and_each_task_has_its_own():
+    given = bx.Bounds(f_x=2.0, f_y=np.array([1.0, np.inf]), g_xy=np.inf, y=bx.Box(np.array([-1.0, 0.0]), 3.0))
+    bounds = as_bounds(given, 2)
+    assert bounds.g_xy is None
+    with jax.enable_x64(False):
+        assert float(as_bounds(bx.Bounds(f_x=10**12, y=bx.Box(0, 10**12)), 2).y.high) == np.float32(1e12)
+    of = Model(2).problem().replace(bounds=bounds).bounds_of
+    own = of(1)
+    assert (float(own.f_x), float(own.f_y), float(own.y.low), float(own.y.high)) == (2, np.inf, 0, 3)
+    assert float(of(0).f_y) == 1
+    assert list(bounds.by_name) == ["f_x", "f_y", "g_xy", "y"]
+    assert [bounds.by_name[name] is getattr(bounds, name) for name in bounds.by_name] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("bounds", "match"),
+    [
+        ({"f_y": np.array([1.0, 0.0])}, "bounds.f_y must be a number > 0, or 2 of them"),
+        ({"f_x": np.ones(3)}, "bounds.f_x must be a number > 0, or 2 of them"),
+        ({"g_xy": np.nan}, "bounds.g_xy must be"),
+        ({"y": bx.Box(np.zeros(2), np.array([1.0, 0.0]))}, "bounds.y must be a Box of numbers, or 2 of them"),
+        ({"y": bx.Box(np.zeros(3), 1.0)}, "bounds.y must be a Box of numbers"),
+        ({"y": bx.Box(0.0, np.ones(3))}, "bounds.y must be a Box of numbers"),
+        ({"f_x": bx.Box(0.0, 1.0)}, "bounds.f_x"),
+    ],
+)
+def test_bounds_that_are_none_for_one_task_are_refused(bounds, match):
+    with pytest.raises((ValueError, TypeError), match=match):
+        as_bounds(bx.Bounds(**bounds), 2)

@@ -1,12 +1,15 @@
 """Every projection lands in its set, is idempotent, and is the nearest point of the set."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from reference.logistic import Model
 
-from bilevax import lapack, projection
+import bilevax as bx
+from bilevax import projection
 
 numbers = st.floats(-5, 5, allow_nan=False, width=32)
 radii = st.floats(0.1, 6)
@@ -23,7 +26,7 @@ def matrices(shape):
 
 def floored(matrix, floor):
     symmetric = jnp.asarray(matrix + matrix.T) / 2
-    eigen = projection.eigen_floor(lapack.Eigen(*jnp.linalg.eigh(symmetric)), floor)
+    eigen = projection.eigen_floor(symmetric, floor)
     return symmetric, (eigen.vectors * eigen.values[None, :]) @ eigen.vectors.T
 
 
@@ -112,3 +115,50 @@ def test_rounding_of_large_entries_does_not_hide_a_small_curvature():
     matrix = jnp.asarray((rotation * values) @ rotation.T, jnp.float32)
     floored = projection.matrix_floor((matrix + matrix.T) / 2, 1e-2, 1e-4)
     assert np.linalg.eigvalsh(np.asarray(floored, float))[0] > 9e-3
+
+
+def test_every_task_has_its_own_bounds_where_there_are_m():
+    """Each of the four, a box too; one number is that of every task."""
+    bounds = bx.Bounds(f_x=jnp.array([1.0, 2.0]), f_y=3.0, g_xy=jnp.array([5.0, 6.0]), y=jnp.array([7.0, 8.0]))
+    box = bx.Bounds(y=bx.Box(low=jnp.array([-1.0, -2.0]), high=4.0))
+    of_numbers, of_box = (Model(2).problem().replace(bounds=given).bounds_of for given in (bounds, box))
+    for i in range(2):
+        own = of_numbers(i)
+        assert [float(bound) for bound in (own.f_x, own.f_y, own.g_xy, own.y)] == [1 + i, 3, 5 + i, 7 + i]
+        assert (float(of_box(i).y.low), float(of_box(i).y.high), of_box(i).f_x) == (-1 - i, 4, None)
+
+
+def test_every_task_starts_inside_its_own_ball_and_with_its_own_bounds():
+    """RSVRB's first y_i, u_i and v_i are as long as the bounds of that very task, which all hold."""
+    radii = 1e-3 * jnp.array([1.0, 2.0, 3.0])
+    free = Model(3).problem()
+    problem = free.replace(bounds=bx.Bounds(f_x=radii, f_y=2 * radii, y=3 * radii))
+    tasks = jax.jit(bx.rsvrb(initialization="cheap", initial_batch_size=6).init)(
+        problem, jax.random.key(0)
+    ).tables.tasks
+    for kept, times in [(tasks.u, 1), (tasks.v, 2), (tasks.y, 3)]:
+        np.testing.assert_allclose(jnp.linalg.norm(kept, axis=1), times * radii, rtol=1e-12)
+
+
+def test_points_are_inside_where_the_projection_leaves_them():
+    """A ball and a box, with their edges."""
+    box, point = bx.Box(-1.0, 2.0), lambda *numbers: jnp.array(numbers)
+    inner = [point(0.0, 0.0), point(-1.0, 2.0)]
+    outer = [point(-1.1, 0.0), point(0.0, 2.1), point(3.0, 3.0)]
+    for vector in inner + outer:
+        assert bool(projection.inside(vector, box)) == bool(jnp.all(projection.onto(vector, box) == vector))
+    assert [bool(projection.inside(vector, box)) for vector in inner + outer] == [True, True, False, False, False]
+    np.testing.assert_array_equal(projection.onto(point(-5.0, 7.0), box), [-1, 2])
+    assert projection.inside(point(3.0, 4.0), 5.0)
+    assert not projection.inside(point(3.0, 4.0), 4.999)
+    np.testing.assert_allclose(projection.onto(point(3.0, 4.0), 1.0), [0.6, 0.8])
+    np.testing.assert_array_equal(projection.onto(point(3.0, 4.0), None), [3, 4])
+
+
+def test_singular_values_that_are_zero_up_to_rounding_do_no_harm():
+    """Matrices of rank one, whose Gram matrices have eigenvalues a little below zero; one by one and side by side."""
+    rng = np.random.default_rng(0)
+    V = jnp.asarray(rng.normal(size=(40, 5, 1)) * rng.normal(size=(40, 1, 4)))
+    lowered = jax.vmap(lambda matrix: projection.singular_ceiling(matrix, 0.5))(V)
+    wanted = V * (0.5 / jnp.maximum(jnp.linalg.norm(V, axis=(1, 2)), 0.5))[:, None, None]
+    np.testing.assert_allclose(lowered, wanted, atol=1e-12)

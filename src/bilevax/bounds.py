@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bilevax import arguments
@@ -24,7 +25,7 @@ class Box:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Bounds:
-    """The sets that the paper projects on (Assumption 4); `None` means not projected.
+    """The sets that the paper projects on (Assumption 4); `None`, and infinity, mean not projected.
 
     Each is one number, or an array of m numbers, one for each task.
 
@@ -40,32 +41,41 @@ class Bounds:
     y: Bound | Box = None
 
     @property
-    def named(self) -> dict[str, Any]:
+    def by_name(self) -> dict[str, Any]:
         """The four bounds by name."""
         return {"f_x": self.f_x, "f_y": self.f_y, "g_xy": self.g_xy, "y": self.y}
 
-    def of(self, i: Any) -> "Bounds":
-        """The bounds of task i."""
-        return jax.tree.map(lambda bound: bound[i] if jnp.ndim(bound) else bound, self)
 
-
-def checked_bounds(bounds: Bounds, num_tasks: int) -> Bounds:
+def as_bounds(bounds: Bounds, num_tasks: int) -> Bounds:
     """The bounds as arrays, once they are known to be bounds of so many tasks."""
     if not isinstance(bounds, Bounds):
         raise TypeError(f"bounds must be a bilevax.Bounds; got {bounds!r}.")
-    for name, bound in bounds.named.items():
+    for name, bound in bounds.by_name.items():
         if isinstance(bound, Box) and name == "y":
             _check_box(bound, num_tasks)
             continue
         if bound is None or not arguments.is_concrete(bound):
             continue
         values = arguments.floats(f"bounds.{name}", bound, f"a number > 0 or {num_tasks} of them")
-        if isinstance(bound, bool) or values.shape not in [(), (num_tasks,)] or not (values > 0).all():
+        if values.shape not in [(), (num_tasks,)] or not (values > 0).all():
             raise ValueError(
                 f"bounds.{name} must be a number > 0, or {num_tasks} of them (one for each task); got {bound!r}."
             )
-    as_arrays = lambda bound: jax.tree.map(jnp.asarray, bound) if isinstance(bound, Box) else jnp.asarray(bound)
-    return Bounds(**{name: None if bound is None else as_arrays(bound) for name, bound in bounds.named.items()})
+    return Bounds(**{name: None if _is_none(bound) else _as_arrays(bound) for name, bound in bounds.by_name.items()})
+
+
+def _as_arrays(bound: Any) -> Any:
+    """A bound, or both ends of a box, as floats: a whole number may be too long for the integers of JAX."""
+    if isinstance(bound, Box):
+        return Box(_as_arrays(bound.low), _as_arrays(bound.high))
+    return jnp.asarray(np.asarray(bound, float) if arguments.is_concrete(bound) else bound)
+
+
+def _is_none(bound: Any) -> bool:
+    """Whether a bound is none for any task: not given, or infinite."""
+    return bound is None or (
+        not isinstance(bound, Box) and arguments.is_concrete(bound) and bool(np.isposinf(np.asarray(bound)).all())
+    )
 
 
 def _check_box(box: Box, num_tasks: int) -> None:

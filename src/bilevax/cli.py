@@ -9,8 +9,10 @@ from typing import Any
 
 EXTRAS = {
     "click": "cli", "sklearn": "sklearn", "matplotlib": "plots", "plotly": "plots", "pooch": "data", "pandas": "tables",
+    "jinja2": "plots",
 }  # fmt: skip
-STOPPED = 130  # the exit code of a command that was interrupted
+PLUGIN = "A module, or a .py file, that describes algorithms; may be given several times."
+INTERRUPT_CODE = 130  # the exit code of a command that was interrupted
 
 
 def _require(command: str, *modules: str) -> None:
@@ -60,12 +62,16 @@ def _add_first_looks(bilevax: Any) -> None:
     def demo(out: Path, steps: int, seed: int) -> None:
         """Find mislabelled digits: ten classifiers share one weight for each training sample."""
         _require("bilevax demo", "sklearn", "matplotlib")
-        _demo(out, steps, seed)
+        with _plain_errors("Nothing was written."):
+            _demo(out, steps, seed)
 
     @bilevax.command()
-    def algorithms() -> None:
+    @click.option("--plugin", "plugins", multiple=True, help=PLUGIN)
+    def algorithms(plugins: tuple[str, ...]) -> None:
         """List all algorithms, and what is known of each."""
-        _algorithms()
+        with _plain_errors():
+            _load_plugins(plugins)
+            _list_algorithms()
 
 
 def _add_clean(bilevax: Any) -> None:
@@ -85,7 +91,7 @@ def _add_clean(bilevax: Any) -> None:
 
         Learns a weight for each row so that a model trained on weighted rows does well on the trusted ones.
         """
-        _require("bilevax clean", "sklearn", "pandas", "matplotlib")
+        _require("bilevax clean", "sklearn", "pandas", "matplotlib", "jinja2")
         with _plain_errors("Nothing was written."):
             _clean(table, label, trusted, out, steps, seed)
 
@@ -107,7 +113,7 @@ def _add_experiments(bilevax: Any) -> None:
         Every run is stored as soon as it ends; the same command again makes only those that are missing. A run with
         other settings takes the place of the one that was there.
         """
-        _require("bilevax reproduce", "matplotlib", "plotly", "pooch")
+        _require("bilevax reproduce", "matplotlib", "plotly", "jinja2", "pooch")
         if what == "table1" and (seconds is not None or tune):
             raise click.UsageError("--seconds and --tune are for figures; table1 has a grid and budgets of its own.")
         with _plain_errors():
@@ -119,39 +125,41 @@ def _add_experiments(bilevax: Any) -> None:
     @click.option("--label", help="The column of labels in a CSV file.  [default: the last]")
     @click.option("--tasks", type=click.IntRange(min=1), default=1, show_default=True, help="Lower problems.")
     @click.option("--algorithms", required=True, help="Their names, separated by commas; see `bilevax algorithms`.")
+    @click.option("--plugin", "plugins", multiple=True, help=PLUGIN)
     @click.option("--seconds", type=positive, default=5.0, show_default=True, help="Seconds of steps for each run.")
     @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
     @click.option("--out", type=folder, required=True, help="Where runs are stored and the report is written.")
-    def compare(out: Path, algorithms: str, **given: Any) -> None:
+    def compare(out: Path, algorithms: str, plugins: tuple[str, ...], **options: Any) -> None:
         """Compare algorithms on a data set of your own: tune all with the same effort, run, report."""
-        _require("bilevax compare", "matplotlib", "plotly", "pooch")
+        _require("bilevax compare", "matplotlib", "plotly", "jinja2", "pooch")
         with _plain_errors():
-            _compare(out, tuple(name.strip() for name in algorithms.split(",")), **given)
+            _load_plugins(plugins)
+            _compare(out, tuple(name.strip() for name in algorithms.split(",")), **options)
 
     @bilevax.command()
     @click.argument("directory", type=folder)
     def report(directory: Path) -> None:
         """Make one HTML page, PNG and SVG figures from the runs that are stored in DIRECTORY."""
-        _require("bilevax report", "matplotlib", "plotly")
+        _require("bilevax report", "matplotlib", "plotly", "jinja2")
         with _plain_errors():
             _report(directory)
 
 
-GOES_ON = "What has ended is stored; the same command goes on from there."
+RESUME_NOTE = "What has ended is stored; the same command goes on from there."
 
 
 @contextlib.contextmanager
-def _plain_errors(stopped: str = GOES_ON) -> Iterator[None]:
+def _plain_errors(note: str = RESUME_NOTE) -> Iterator[None]:
     """What a user can mend is one line, not a traceback; Ctrl-C says what is there."""
-    from bilevax.experiments import Interrupted
+    from bilevax.lab import Interruption
 
     try:
         yield
     except (ValueError, OSError, MemoryError, RuntimeError) as error:
         raise SystemExit(f"Error: {error}") from error
-    except (Interrupted, KeyboardInterrupt):
-        print(f"\nStopped. {stopped}")
-        raise SystemExit(STOPPED) from None
+    except (Interruption, KeyboardInterrupt):
+        print(f"\nStopped. {note}")
+        raise SystemExit(INTERRUPT_CODE) from None
 
 
 def _say(line: str) -> None:
@@ -160,29 +168,29 @@ def _say(line: str) -> None:
 
 
 def _reproduce(what: str, quick: bool, seconds: float | None, tune: bool, out: Path) -> None:
-    from bilevax import experiments
+    from bilevax import lab
 
     if what == "table1":
-        experiments.conduct_table1(out, quick, _say)
+        lab.conduct_table1(out, quick, _say)
     else:
-        experiment = experiments.FIGURES[what]
+        experiment = lab.FIGURES[what]
         experiment = experiment.quick() if quick else experiment
         experiment = experiment if seconds is None else replace(experiment, seconds=seconds)
-        known = experiments.tune_all(experiment, out, _say) if tune else experiments.shipped()
-        experiments.conduct(experiment, known, out, _say)
+        tunings = lab.tune_all(experiment, out, _say) if tune else lab.read_package_tuning()
+        lab.conduct(experiment, tunings, out, _say)
     _report(out)
 
 
 def _compare(out: Path, algorithms: tuple[str, ...], seconds: float, seeds: int, **case: Any) -> None:
-    from bilevax import experiments
+    from bilevax import lab
 
-    experiment = experiments.Experiment("compare", (experiments.Case(**case),), algorithms, seconds, seeds)
-    experiments.conduct(experiment, experiments.tune_all(experiment, out, _say), out, _say)
+    experiment = lab.Experiment("compare", (lab.Case(**case),), algorithms, seconds, seeds)
+    lab.conduct(experiment, lab.tune_all(experiment, out, _say), out, _say)
     _report(out)
 
 
 def _report(out: Path) -> None:
-    from bilevax.report import write_report
+    from bilevax.lab.report import write_report
 
     for path in write_report(out):
         _say(f"written: {path}")
@@ -191,21 +199,29 @@ def _report(out: Path) -> None:
 def _clean(table: Path, label: str, trusted: Path, out: Path, steps: int, seed: int) -> None:
     from bilevax.cleaning import clean_table
 
-    for path in clean_table(table, label, trusted, out, steps=steps, seed=seed, told=_say):
+    for path in clean_table(table, label, trusted, out, steps=steps, seed=seed, tell=_say):
         _say(f"written: {path}")
 
 
-def _algorithms() -> None:
+def _load_plugins(plugins: tuple[str, ...]) -> None:
+    """Algorithms of installed packages, and of the modules that the user names."""
+    from bilevax.algorithms.registry.plugins import load_installed, load_plugin
+
+    load_installed()
+    for plugin in plugins:
+        load_plugin(plugin)
+
+
+def _list_algorithms() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from bilevax.algorithms.base import Facts
-    from bilevax.algorithms.base import algorithms as listing
+    from bilevax.algorithms.contract import Facts, list_algorithms
 
     table = Table(caption="samples: to an ε-stationary point, for one lower problem; memory: for a task, beside y")
     for field in Facts._fields:
         table.add_column(field)
-    for facts in listing():
+    for facts in list_algorithms():
         table.add_row(*facts)
     console = Console()
     Console(width=console.width if console.is_terminal else 200).print(table)
@@ -231,7 +247,7 @@ def _demo(out: Path, steps: int, seed: int) -> None:
         table.add_row(name, f"{value:,.0f}" if whole else f"{value:.1%}" if "accuracy" in name else f"{value:.3f}")
     console.print(table)
     console.print(
-        f"{outcome.result.status}: {outcome.result.message}. Written: {out / 'digits.png'}, {out / 'trace.json'}"
+        f"{outcome.result.status}: {outcome.result.message}. Written: {out / demo.PICTURE}, {out / demo.TRACE}"
     )
 
 

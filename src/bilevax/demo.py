@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 import bilevax as bx
-from bilevax import metrics
+from bilevax.exact import evaluation
+from bilevax.files import together
 
 TRAIN, TRUSTED, CORRUPTED_SHARE, RIDGE = 1000, 100, 0.4, 1e-3
 CLASSES = 10
@@ -18,17 +19,17 @@ class Digits:
     """Training images with given and true labels, trusted images, test images."""
 
     train: np.ndarray
-    given: np.ndarray
-    true: np.ndarray
+    train_labels: np.ndarray
+    true_labels: np.ndarray
     trusted: np.ndarray
     trusted_labels: np.ndarray
     test: np.ndarray
     test_labels: np.ndarray
 
     @property
-    def corrupted(self) -> np.ndarray:
+    def is_wrong(self) -> np.ndarray:
         """Which training labels are wrong."""
-        return self.given != self.true
+        return self.train_labels != self.true_labels
 
 
 def load_digits(seed: int) -> Digits:
@@ -36,14 +37,16 @@ def load_digits(seed: int) -> Digits:
 
     A systematic mistake, because linear models shrug off labels that are wrong at random.
     """
-    from sklearn.datasets import load_digits as bundled
+    from sklearn.datasets import load_digits as load_bunch
 
-    held, rng = bundled(), np.random.default_rng(seed)
-    images, labels = held.data / 16.0, held.target
+    bunch, rng = load_bunch(), np.random.default_rng(seed)
+    images, labels = bunch.data / 16.0, bunch.target
     train, trusted, test = np.split(rng.permutation(len(images)), [TRAIN, TRAIN + TRUSTED])
     wrong = rng.random(TRAIN) < CORRUPTED_SHARE
-    given = np.where(wrong, (labels[train] + 1) % CLASSES, labels[train])
-    return Digits(images[train], given, labels[train], images[trusted], labels[trusted], images[test], labels[test])
+    train_labels = np.where(wrong, (labels[train] + 1) % CLASSES, labels[train])
+    return Digits(
+        images[train], train_labels, labels[train], images[trusted], labels[trusted], images[test], labels[test]
+    )
 
 
 def _one_against_rest(labels: np.ndarray) -> np.ndarray:
@@ -73,8 +76,8 @@ def _trusted_only(digits: Digits) -> float:
         digits.trusted, digits.trusted_labels, digits.trusted_labels, digits.trusted, digits.trusted_labels,
         digits.test, digits.test_labels,
     )  # fmt: skip
-    problem = build_problem(alone, alone.true)
-    return accuracy(digits, metrics.exact(problem, problem.x0).y)
+    problem = build_problem(alone, alone.true_labels)
+    return accuracy(digits, evaluation.exact(problem, problem.x0).y)
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,13 @@ def clean(steps: int = 1500, seed: int = 0) -> Outcome:
     from sklearn.metrics import roc_auc_score
 
     digits = load_digits(seed)
-    problem = build_problem(digits, digits.given)
-    with_truth = build_problem(digits, digits.true)
+    problem = build_problem(digits, digits.train_labels)
+    with_truth = build_problem(digits, digits.true_labels)
     algorithm = bx.rsvrb(upper_step=300.0, lower_step=0.5, mixing=0.05, tasks_per_step=5, batch_size=64)
     result = bx.solve(problem, algorithm, steps=steps, seed=seed)
-    before, after = (metrics.exact(problem, x) for x in (problem.x0, result.x))
+    before, after = (evaluation.exact(problem, x) for x in (problem.x0, result.x))
     suspicion = -np.asarray(result.x)
-    wrong = digits.corrupted
+    wrong = digits.is_wrong
     worst = np.argsort(-suspicion)[: wrong.sum()]
     figures = {
         "F before": float(before.objective),
@@ -106,7 +109,7 @@ def clean(steps: int = 1500, seed: int = 0) -> Outcome:
         "test accuracy, labels as given": accuracy(digits, before.y),
         "test accuracy, trusted images alone": _trusted_only(digits),
         "test accuracy, cleaned by bilevax": accuracy(digits, after.y),
-        "test accuracy, true labels": accuracy(digits, metrics.exact(with_truth, problem.x0).y),
+        "test accuracy, true labels": accuracy(digits, evaluation.exact(with_truth, problem.x0).y),
         "AUROC of low weight for wrong labels": float(roc_auc_score(wrong, suspicion)),
         f"precision at k = {wrong.sum()} wrong labels": float(wrong[worst].mean()),
         "samples drawn": float(result.cost.samples),
@@ -131,26 +134,29 @@ def draw_picture(outcome: Outcome, path: Path) -> None:
     curve.set(title="Exact objective F(x) on the trusted images", xlabel="samples drawn", ylabel="F(x)")
     values = 1 / (1 + np.exp(outcome.suspicion))
     bins = np.linspace(0, 1, 41)
-    weights.hist(values[~digits.corrupted], bins, alpha=0.7, label="label is right", color="tab:blue")
-    weights.hist(values[digits.corrupted], bins, alpha=0.7, label="label is wrong", color="tab:red")
+    weights.hist(values[~digits.is_wrong], bins, alpha=0.7, label="label is right", color="tab:blue")
+    weights.hist(values[digits.is_wrong], bins, alpha=0.7, label="label is wrong", color="tab:red")
     weights.set(title="Learned weights of the training samples", xlabel="weight", ylabel="samples")
     weights.legend()
     below.suptitle("The 40 most suspicious training images: given label → true label")
     axes = below.subplots(4, 10)
     for axis, k in zip(axes.ravel(), np.argsort(-outcome.suspicion)[:40], strict=True):
         axis.imshow(digits.train[k].reshape(8, 8), cmap="gray_r")
-        wrong = digits.corrupted[k]
+        wrong = digits.is_wrong[k]
         color = "tab:red" if wrong else "tab:blue"
-        axis.set_title(f"{digits.given[k]} → {digits.true[k]}", color=color, fontsize=10)
+        axis.set_title(f"{digits.train_labels[k]} → {digits.true_labels[k]}", color=color, fontsize=10)
         axis.set_axis_off()
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
+PICTURE, TRACE = "digits.png", "trace.json"
+
+
 def run(out: Path, steps: int, seed: int) -> Outcome:
-    """Clean, and write the picture and the trace into `out`."""
-    out.mkdir(parents=True, exist_ok=True)
-    outcome = clean(steps, seed)
-    outcome.result.trace.save(out / "trace.json")
-    draw_picture(outcome, out / "digits.png")
+    """Clean, and write the picture and the trace into `out`, both or none (`bilevax.files.together`)."""
+    with together(out, (PICTURE, TRACE)) as new:
+        outcome = clean(steps, seed)
+        outcome.result.trace.save(new / TRACE)
+        draw_picture(outcome, new / PICTURE)
     return outcome

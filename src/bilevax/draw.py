@@ -1,8 +1,14 @@
-"""Which tasks and which samples a step looks at: unbiased, and never O(m)."""
+"""How samples are held, and which tasks and samples a step looks at: unbiased, and never O(m).
+
+A loss sees a batch: the same pytree as the data, its leaves cut to (batch, ...). All kinds of data offer the same
+three things: `length(i)` samples of task i, `take(i, indices)` a batch, and `mean(loss, i)` the mean of a loss over
+every sample of task i. `bilevax.data` makes them from what a user gives.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +16,106 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from bilevax import arguments
-from bilevax.data import Data, NoData
-from bilevax.problem import Problem
+
+Loss = Callable[[Any], Float[Array, ""]]
 
 
-class Block(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NoData:
+    """A loss without samples: it is handed `None` as its batch."""
+
+    max_length: int = field(default=1, metadata={"static": True})
+    num_tasks: int | None = field(default=None, metadata={"static": True})
+
+    def length(self, i: Any) -> int:
+        """One: the loss itself is the only sample."""
+        return 1
+
+    def take(self, i: Any, indices: Int[Array, " batch"]) -> None:
+        """Nothing to take."""
+
+    def mean(self, loss: Loss, i: Any) -> Float[Array, ""]:
+        """The loss itself."""
+        return loss(None)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Shared:
+    """Samples that every task draws from; leaves (N, ...)."""
+
+    arrays: PyTree
+    max_length: int = field(metadata={"static": True})
+    num_tasks: int | None = field(default=None, metadata={"static": True})
+
+    def length(self, i: Any) -> int:
+        """N, for every task."""
+        return self.max_length
+
+    def take(self, i: Any, indices: Int[Array, " batch"]) -> PyTree:
+        """The samples at `indices`."""
+        return jax.tree.map(itemgetter(indices), self.arrays)
+
+    def mean(self, loss: Loss, i: Any) -> Float[Array, ""]:
+        """The loss on all N samples as one batch."""
+        return loss(self.arrays)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PerTask:
+    """N samples of its own for each of the m tasks; leaves (m, N, ...)."""
+
+    arrays: PyTree
+    num_tasks: int = field(metadata={"static": True})
+    max_length: int = field(metadata={"static": True})
+
+    def length(self, i: Any) -> int:
+        """N, for every task."""
+        return self.max_length
+
+    def take(self, i: Any, indices: Int[Array, " batch"]) -> PyTree:
+        """The samples of task i at `indices`."""
+        return jax.tree.map(itemgetter((i, indices)), self.arrays)
+
+    def mean(self, loss: Loss, i: Any) -> Float[Array, ""]:
+        """The loss on all N samples of task i as one batch."""
+        return loss(jax.tree.map(itemgetter(i), self.arrays))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Ragged:
+    """Task i owns the samples from `offsets[i]` up to `offsets[i + 1]`; leaves (total, ...)."""
+
+    arrays: PyTree
+    offsets: Int[Array, " m+1"]
+    num_tasks: int = field(metadata={"static": True})
+    max_length: int = field(metadata={"static": True})
+
+    def length(self, i: Any) -> Int[Array, "..."]:
+        """The number of samples of task i."""
+        return self.offsets[i + 1] - self.offsets[i]
+
+    def take(self, i: Any, indices: Int[Array, "..."]) -> PyTree:
+        """The samples of task i at `indices`, counted from its first."""
+        return jax.tree.map(itemgetter(self.offsets[i] + indices), self.arrays)
+
+    def mean(self, loss: Loss, i: Any) -> Float[Array, ""]:
+        """The mean of the losses of single samples: tasks differ in length, a compiled batch cannot."""
+        positions = jnp.arange(self.max_length, dtype=jnp.int32)
+        inside = positions < self.length(i)
+        # A position beyond the task's end re-reads its first sample, so that a masked value is finite.
+        singles = self.take(i, jnp.where(inside, positions, 0)[:, None])
+        losses = jax.vmap(loss)(singles)
+        return jnp.sum(jnp.where(inside, losses, 0)) / self.length(i).astype(losses.dtype)
+
+
+Data = NoData | Shared | PerTask | Ragged
+
+
+class UnevenBlock(NamedTuple):
     """Fixed samples of which the last counts with a weight of its own: (1 − share)·mean of `indices` + share·`last`.
 
     So blocks of n and of n + 1 samples have one shape.
@@ -26,18 +127,33 @@ class Block(NamedTuple):
 
 
 Indices = Int[Array, " batch"] | None  # None: every sample there is
-Samples = Indices | Block
+Samples = Indices | UnevenBlock
 Batches = Int[Array, "B batch"] | None  # the same for several tasks
 
 
+class Source(Protocol):
+    """What is drawn from: a `bilevax.Problem`."""
+
+    num_tasks: int
+    upper_data: Data
+    lower_data: Data
+    x0: Any
+
+
 class Draw(NamedTuple):
-    """The draws of one step. `weights` are 1 / (expected number of times the task is drawn)."""
+    """The draws of one step. `weights` are 1 / (expected number of times the task is drawn).
+
+    `same[k, l]` says that draws k and l are of one task, `None` that no two can be. `entries` are the samples of g that
+    any draw of a task looks at: its own batch, or all batches where tasks can repeat.
+    """
 
     tasks: Int[Array, " B"]
     weights: Float[Array, " B"]
     upper: Batches
     lower: Batches
     direction_tasks: Int[Array, " J"]
+    same: Bool[Array, "B B"] | None
+    entries: Int[Array, "B e"] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +167,7 @@ class Sampling:
 
     tasks_per_step: int
     batch_size: int | None
-    probabilities: Float[Array, " m"] | None = None
+    probabilities: Float[Any, " m"] | None = None
 
     def __post_init__(self) -> None:
         arguments.count("tasks_per_step", self.tasks_per_step)
@@ -60,14 +176,9 @@ class Sampling:
         if self.probabilities is not None:
             check_probabilities(self.probabilities)
 
-    @property
-    def with_replacement(self) -> bool:
-        """Whether one step can draw a task more than once."""
-        return self.probabilities is not None and self.tasks_per_step > 1
-
-    def check(self, problem: Problem) -> None:
+    def check(self, source: Source) -> None:
         """Refuse a problem with fewer tasks than a step draws, or with another number than p has."""
-        m = problem.num_tasks
+        m = source.num_tasks
         if self.tasks_per_step > m:
             raise ValueError(f"tasks_per_step must be at most the number of tasks, {m}; got {self.tasks_per_step}.")
         if self.probabilities is not None and len(self.probabilities) != m:
@@ -78,10 +189,7 @@ class Sampling:
 
 def check_probabilities(probabilities: Any) -> None:
     """Refuse probabilities that are not one for each task, positive, and of sum one."""
-    try:
-        p = np.asarray(probabilities, float)
-    except (TypeError, ValueError):
-        raise TypeError(f"task_probabilities must be a vector of numbers; got {probabilities!r}.") from None
+    p = arguments.floats("task_probabilities", probabilities, "a vector of numbers")
     if p.ndim != 1 or p.size == 0:
         raise ValueError(f"task_probabilities must be a vector with one entry for each task; got shape {p.shape}.")
     if not (p > 0).all():
@@ -115,23 +223,19 @@ def distinct_tasks(words: Words, num_tasks: int) -> Int[Array, " n"]:
     tops = jnp.arange(num_tasks - size, num_tasks, dtype=jnp.int32)
     picks = below(words, tops + 1)
 
-    def choose(k: Array, chosen: Array) -> Array:
-        taken = jnp.any(chosen == picks[k])
-        return chosen.at[k].set(jnp.where(taken, tops[k], picks[k]))
+    def pick(k: Array, tasks: Array) -> Array:
+        repeats = jnp.any(tasks == picks[k])
+        return tasks.at[k].set(jnp.where(repeats, tops[k], picks[k]))
 
-    return jax.lax.fori_loop(0, size, choose, jnp.full(size, -1, jnp.int32))
+    return jax.lax.fori_loop(0, size, pick, jnp.full(size, -1, jnp.int32))
 
 
-def weighted_tasks(words: Words, probabilities: Float[Array, " m"]) -> Int[Array, " n"]:
+def weighted_tasks(words: Words, probabilities: Float[Any, " m"]) -> Int[Array, " n"]:
     """Independent tasks with the given probabilities, by inverting their cumulative sums."""
     cumulative = np.cumsum(np.asarray(probabilities, float))
     # 32 random bits resolve small probabilities better than a float32 does.
     thresholds = np.floor(cumulative[:-1] / cumulative[-1] * 2.0**32).clip(0, 2.0**32 - 1).astype(np.uint32)
     return jnp.searchsorted(jnp.asarray(thresholds), words[0], side="right").astype(jnp.int32)
-
-
-def _takes_all(data: Data, size: int | None) -> bool:
-    return size is None or isinstance(data, NoData)
 
 
 def batch_indices(key: Key[Array, ""], data: Data, i: Int[Array, ""], size: int | None) -> Indices:
@@ -150,78 +254,80 @@ def count_samples(data: Data, tasks: Int[Array, " B"], size: int | None) -> Floa
     return jnp.sum(jax.vmap(lambda i: jnp.asarray(data.length(i), float))(tasks))
 
 
-def _batches(data: Data, tasks: Int[Array, " B"], size: int | None, words: Words) -> Batches:
-    """`size` samples of each task, uniform with replacement, from as many words; all of them for `None`."""
-    if _takes_all(data, size):
+def _batches(data: Data, tasks: Int[Array, " B"], words: Words) -> Batches:
+    """Samples of each task, uniform with replacement, from as many words; all of them without words."""
+    if words.shape[1] == 0:
         return None
     lengths = jnp.broadcast_to(data.length(tasks), tasks.shape)
     return below(words.reshape(2, len(tasks), -1), lengths[:, None])
 
 
-def draw_step(problem: Problem, sampling: Sampling, key: Key[Array, ""]) -> Draw:
+def draw_step(source: Source, sampling: Sampling, key: Key[Array, ""]) -> Draw:
     """The draws of one step: tasks i_t by p, their batches ξ and ζ, and tasks j_t uniformly.
 
     All from one call for random bits: a call costs more than its bits.
     """
-    m, size = problem.num_tasks, sampling.tasks_per_step
-    batches = [0 if _takes_all(data, sampling.batch_size) else size * (sampling.batch_size or 0)
-               for data in (problem.upper_data, problem.lower_data)]  # fmt: skip
-    ends = np.cumsum([size, *batches])
+    m, size = source.num_tasks, sampling.tasks_per_step
+    batch = size * (sampling.batch_size or 0)
+    upper_words = 0 if isinstance(source.upper_data, NoData) else batch
+    lower_words = 0 if isinstance(source.lower_data, NoData) else batch
+    ends = np.cumsum([size, upper_words, lower_words])
     words = jax.random.bits(key, (2, int(ends[-1]) + size), np.uint32)
     for_tasks, for_upper, for_lower, for_direction = jnp.split(words, ends, axis=1)
+    same = None
     if sampling.probabilities is None:
         tasks = distinct_tasks(for_tasks, m)
-        weights = jnp.full(size, m / size, problem.dtype)
+        weights = jnp.full(size, m / size, source.x0.dtype)
     else:
         tasks = weighted_tasks(for_tasks, sampling.probabilities)
-        weights = 1 / (size * jnp.asarray(sampling.probabilities, problem.dtype)[tasks])
-
+        weights = 1 / (size * jnp.asarray(sampling.probabilities, source.x0.dtype)[tasks])
+        same = tasks[:, None] == tasks[None, :] if size > 1 else None
+    lower = _batches(source.lower_data, tasks, for_lower)
+    repeats = same is not None and lower is not None
     return Draw(
         tasks=tasks,
         weights=weights,
-        upper=_batches(problem.upper_data, tasks, sampling.batch_size, for_upper),
-        lower=_batches(problem.lower_data, tasks, sampling.batch_size, for_lower),
+        upper=_batches(source.upper_data, tasks, for_upper),
+        lower=lower,
         direction_tasks=distinct_tasks(for_direction, m),
+        same=same,
+        entries=jnp.broadcast_to(lower.reshape(1, -1), (size, lower.size)) if repeats else lower,  # type: ignore[union-attr]
     )
 
 
 def batches_of_all(
-    problem: Problem, key: Key[Array, ""], upper: Sequence[int | None], lower: Sequence[int | None]
+    source: Source, key: Key[Array, ""], upper: Sequence[int | None], lower: Sequence[int | None]
 ) -> tuple[list[Batches], list[Batches]]:
     """Independent batches of the given sizes for every task, of the upper and of the lower data; one call for bits."""
-    tasks = jnp.arange(problem.num_tasks, dtype=jnp.int32)
-    wanted = [(problem.upper_data, size) for size in upper] + [(problem.lower_data, size) for size in lower]
-    sizes = [0 if _takes_all(data, size) else len(tasks) * (size or 0) for data, size in wanted]
-    words = jnp.split(jax.random.bits(key, (2, sum(sizes)), np.uint32), np.cumsum(sizes), axis=1)
-    drawn = [_batches(data, tasks, size, own) for (data, size), own in zip(wanted, words[: len(wanted)], strict=True)]
-    return drawn[: len(upper)], drawn[len(upper) :]
+    tasks = jnp.arange(source.num_tasks, dtype=jnp.int32)
+    requests = [(source.upper_data, size) for size in upper] + [(source.lower_data, size) for size in lower]
+    counts = [0 if isinstance(data, NoData) else len(tasks) * (size or 0) for data, size in requests]
+    words = jnp.split(jax.random.bits(key, (2, sum(counts)), np.uint32), np.cumsum(counts), axis=1)
+    batches = [_batches(data, tasks, own) for (data, _), own in zip(requests, words[: len(requests)], strict=True)]
+    return batches[: len(upper)], batches[len(upper) :]
 
 
-def batch_of_all(problem: Problem, key: Key[Array, ""], k: Any, size: int | None) -> Batches:
+def batch_of_all(source: Source, key: Key[Array, ""], k: Any, size: int | None) -> Batches:
     """The k-th of any number of independent batches of every task, of the lower data."""
-    return batches_of_all(problem, jax.random.fold_in(key, k), (), (size,))[1][0]
+    return batches_of_all(source, jax.random.fold_in(key, k), (), (size,))[1][0]
 
 
-def same_task(left: Int[Array, " A"], right: Int[Array, " B"]) -> Bool[Array, "A B"]:
-    """Where a task of `left` is a task of `right`."""
-    return left[:, None] == right[None, :]
+class AtEntries(NamedTuple):
+    """Numbers that belong to the samples of a batch, not to the task: one for each sample."""
+
+    values: Float[Array, "*B batch"]
 
 
-def repeats(sampling: Sampling, tasks: Int[Array, " B"]) -> Bool[Array, "B B"] | None:
-    """Where two draws are of one task; `None` where that cannot happen."""
-    return same_task(tasks, tasks) if sampling.with_replacement else None
+def merge(same: Bool[Array, "B B"], contributions: PyTree) -> PyTree:
+    """Give every draw of a task the sum of the contributions of all draws of that task.
 
+    Of `AtEntries` it gets those at all entries of the step: draws of other tasks have nothing to add there.
+    """
 
-def merged(same: Bool[Array, "B B"] | None, contributions: PyTree) -> PyTree:
-    """Give every draw of a task the sum of the contributions of all draws of that task."""
-    if same is None:
-        return contributions
-    add: Callable[[Array], Array] = lambda leaf: jnp.tensordot(same.astype(leaf.dtype), leaf, axes=1)
-    return jax.tree.map(add, contributions)
+    def add(leaf: Any) -> Any:
+        if isinstance(leaf, AtEntries):
+            spread = same.astype(leaf.values.dtype)[:, :, None] * leaf.values[None]
+            return AtEntries(spread.reshape(len(same), -1))
+        return jnp.tensordot(same.astype(leaf.dtype), leaf, axes=1)
 
-
-def looked_at(same: Bool[Array, "B B"] | None, indices: Int[Array, "B batch"] | None) -> Int[Array, "B e"] | None:
-    """The samples that any draw of a task looked at: its own batch, or all batches where tasks can repeat."""
-    if same is None or indices is None:
-        return indices
-    return jnp.broadcast_to(indices.reshape(1, -1), (len(indices), indices.size))
+    return jax.tree.map(add, contributions, is_leaf=lambda leaf: isinstance(leaf, AtEntries))

@@ -27,7 +27,7 @@ def eigen(matrix: Float[Array, "n n"]) -> Eigen:
 
 
 @sequential_vmap
-def solve(matrix: Float[Array, "n n"], right: Float[Array, " n"]) -> Float[Array, " n"]:
+def solve_positive(matrix: Float[Array, "n n"], right: Float[Array, " n"]) -> Float[Array, " n"]:
     """matrix⁻¹ right, for a symmetric positive definite matrix."""
     return jax.scipy.linalg.solve(matrix, right, assume_a="pos")
 
@@ -54,3 +54,37 @@ def solve_with(factor: Factor, right: Float[Array, " n"]) -> Float[Array, " n"]:
 def positive(matrix: Float[Array, "n n"]) -> Bool[Array, ""]:
     """Whether a symmetric matrix is positive definite: whether it has a Cholesky factor."""
     return ~jnp.isnan(jnp.linalg.cholesky(matrix)[-1, -1])
+
+
+class ScaledFactor(NamedTuple):
+    """The Cholesky factor of S(matrix)S with a unit diagonal, and the diagonal of S."""
+
+    lower: Float[Array, "n n"]
+    scale: Float[Array, " n"]
+
+
+@sequential_vmap
+def factor_scaled(matrix: Float[Array, "n n"]) -> ScaledFactor:
+    """A symmetric matrix ready for solves, whatever the scales of its rows.
+
+    Where rounding, or a matrix that is not positive definite, leaves it without a factor, its scaled diagonal is raised
+    until it has one: a solve is then a damped one.
+    """
+    n, diagonal = matrix.shape[0], jnp.diagonal(matrix)
+    scale = 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
+    unit, identity = matrix * scale[:, None] * scale[None, :], jnp.eye(n, dtype=matrix.dtype)
+    least, most = 4 * n * float(jnp.finfo(matrix.dtype).eps), 1e30
+
+    def raised(before: tuple[Array, Array]) -> tuple[Array, Array]:
+        shift = jnp.maximum(100 * before[0], least)
+        return shift, jnp.linalg.cholesky(unit + shift * identity)
+
+    fails = lambda tried: jnp.isnan(tried[1][-1, -1]) & (tried[0] < most)
+    first = jnp.zeros((), matrix.dtype), jnp.linalg.cholesky(unit)
+    return ScaledFactor(jax.lax.while_loop(fails, raised, first)[1], scale)
+
+
+@sequential_vmap
+def solve_scaled(factor: ScaledFactor, right: Float[Array, " n"]) -> Float[Array, " n"]:
+    """matrix⁻¹ right, from its scaled factor."""
+    return factor.scale * jax.scipy.linalg.cho_solve((factor.lower, True), factor.scale * right)

@@ -1,7 +1,8 @@
 """The problem: min over x of (1/m) Σ_i f_i(x, y_i*(x)), y_i*(x) = argmin_y g_i(x, y)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import jax
@@ -10,12 +11,14 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from bilevax import arguments
-from bilevax.bounds import Bounds, checked_bounds
-from bilevax.data import Data, NoData, PerTask, Ragged, Shared
+from bilevax import arguments, identity, structure
+from bilevax.bounds import Bounds, as_bounds
+from bilevax.draw import Data, NoData, PerTask, Ragged, Samples, Shared, UnevenBlock
+from bilevax.structure import Loss, Structure
 
-Loss = Callable[..., Any]  # (x, y, task, batch) -> one number
-LARGEST_KNOWN = 512  # variables up to which ∇²yy g is looked at, whether it is λI
+X = Float[Array, " d"]
+Y = Float[Array, " dy"]
+SecondOrder = Callable[[Y], tuple[X, Y]]
 
 
 def _floating(name: str, tree: PyTree) -> PyTree:
@@ -67,26 +70,6 @@ def _first_batch(data: Data) -> PyTree:
     return data.take(jnp.int32(0), jnp.zeros(2, jnp.int32))
 
 
-def _uses(function: Callable, first: PyTree, *rest: Any) -> bool:
-    """Whether what the function returns depends on its first argument; yes in case of doubt."""
-    traced = jax.make_jaxpr(function)(first, *rest).jaxpr
-    needed = {id(variable) for variable in traced.outvars}
-    for equation in reversed(traced.eqns):
-        if equation.effects or any(id(variable) in needed for variable in equation.outvars):
-            needed |= {id(variable) for variable in equation.invars}
-    return any(id(variable) in needed for variable in traced.invars[: len(jax.tree.leaves(first))])
-
-
-@dataclass(frozen=True)
-class Negative:
-    """The loss −f, as a function of (x, y, task, batch): the lower loss of min over x of max over y of f."""
-
-    loss: Loss
-
-    def __call__(self, x: PyTree, y: PyTree, task: PyTree, batch: PyTree) -> Any:
-        return -self.loss(x, y, task, batch)
-
-
 class Problem:
     """A bilevel problem with m ≥ 1 lower problems, from samples.
 
@@ -105,12 +88,12 @@ class Problem:
       then known: matrices that are estimated leave it apart, so that it neither fades nor needs a floor.
     - `bounds`: the sets of the paper's projections.
 
-    `hessian` says what methods have to know of ∇²yy g_i: "estimated", or "known" where it is seen to be λI whatever x,
-    y and the samples are, or "unneeded" where g_i is −f_i (`bilevax.problems.minmax`): then ∇y f_i(x, y_i*) = 0, or
-    y_i* is held by its set, and ∇F is the mean of ∇x f_i(x, y_i*) alone (Danskin).
+    `structure` is what the problem knows about itself: what of ∇²yy g_i has to be estimated, whether f depends on x.
 
-    A Problem is a pytree: its arrays are traced, its functions are static. Inside the library x and y
-    are flat vectors; `unravel_x` and `unravel_y` give the user's pytrees back.
+    A Problem is a pytree: its arrays are traced, its functions are static. Compiled programs are shared by problems
+    whose losses trace to the same programs (`programs`), not only by those with the same functions: a function may read
+    what has changed. Inside the library x and y are flat vectors; `unravel_x` and `unravel_y` give the user's pytrees
+    back. Losses and derivatives at a point take flat x and y, a task i and samples of that task (`None`: all of them).
     """
 
     upper: Loss
@@ -119,18 +102,18 @@ class Problem:
     y0: Float[Array, "m dy"] | Float[Array, " dy"]
     tasks: PyTree
     num_tasks: int
+    programs: tuple[str, str]
+    _identity: dict[str, str]
     upper_data: Data
     lower_data: Data
     strong_convexity: float
-    ridge: bool
-    hessian: str
-    upper_uses_x: bool
+    structure: Structure
     bounds: Bounds
     unravel_x: Callable[[Array], PyTree]
     unravel_y: Callable[[Array], PyTree]
 
     _LEAVES = ("x0", "y0", "tasks", "upper_data", "lower_data", "strong_convexity", "bounds")
-    _STATIC = ("upper", "lower", "num_tasks", "ridge", "hessian", "upper_uses_x", "unravel_x", "unravel_y")
+    _STATIC = ("upper", "lower", "programs", "num_tasks", "structure", "unravel_x", "unravel_y")
 
     @arguments.known_keywords
     def __init__(
@@ -154,24 +137,29 @@ class Problem:
         arguments.positive("strong_convexity", strong_convexity)
         if not isinstance(ridge, (bool, np.bool_)):
             raise TypeError(f"ridge must be True or False, its size is strong_convexity; got {ridge!r}.")
-        self.upper, self.lower, self.ridge = upper, lower, bool(ridge)
+        arguments.flag("y0_per_task", y0_per_task, none=True)
+        self.upper, self.lower = upper, lower
         self.strong_convexity = strong_convexity
         self.upper_data = _data("upper_data", upper_data)
         self.lower_data = _data("lower_data", lower_data)
         self.num_tasks = _count_tasks(tasks, {"upper_data": self.upper_data, "lower_data": self.lower_data})
         self.tasks = None if tasks is None or isinstance(tasks, (int, np.integer)) else _arrays_of(tasks)
-        self.bounds = checked_bounds(Bounds() if bounds is None else bounds, self.num_tasks)
+        self.bounds = as_bounds(Bounds() if bounds is None else bounds, self.num_tasks)
         x0, y0 = _floating("x0", x0), _floating("y0", y0)
         dtype = jnp.result_type(*jax.tree.leaves((x0, y0)))
         cast = lambda tree: jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), tree)
         self.strong_convexity, self.bounds = cast(self.strong_convexity), cast(self.bounds)
+        if arguments.is_concrete(self.strong_convexity) and not 0 < self.strong_convexity < jnp.inf:
+            raise ValueError(
+                f"strong_convexity must be a finite number > 0 in {dtype}, the type of x0 and y0; got "
+                f"{strong_convexity!r}, which is {self.strong_convexity} there."
+            )
         self.x0, self.unravel_x = ravel_pytree(cast(x0))
         self.y0, self.unravel_y = self._read_y0(cast(y0), y0_per_task)
         for name in ("upper", "lower"):
             self._check_loss(name)
-        given = self.unravel_y(self.y0_of(0)), self.task(jnp.int32(0)), _first_batch(self.upper_data)
-        self.upper_uses_x = _uses(lambda *given: upper(*given), self.unravel_x(self.x0), *given)
-        self.hessian = self._look_at_hessian()
+        self.programs = identity.digests_of_losses(self)
+        self.structure = self._look_at_structure(bool(ridge))
         for loss in (upper, lower):
             if hasattr(loss, "check"):
                 loss.check(self)
@@ -185,7 +173,9 @@ class Problem:
             return ravel_pytree(y0)
         if not fits:
             length = arguments.leading_axis("y0", y0)
-            raise ValueError(f"y0 must have a leading axis of {self.num_tasks} tasks; got {length}.")
+            raise ValueError(
+                f"with y0_per_task=True y0 must have a leading axis of the {self.num_tasks} tasks; got {length}."
+            )
         first = jax.tree.map(lambda leaf: leaf[0], y0)
         return jax.vmap(lambda y: ravel_pytree(y)[0])(y0), ravel_pytree(first)[1]
 
@@ -219,36 +209,30 @@ class Problem:
         try:
             out = self._loss_shape(name, self.unravel_y(self.y0_of(0)))
         except Exception as error:
-            error.add_note(f"raised by {name}(x, y, task, batch), called with x0, y0 and a batch of 2 samples")
+            identity.note_loss(error, name, "2")
             raise
         if not hasattr(out, "shape") or out.shape != () or not jnp.issubdtype(out.dtype, jnp.floating):
             shown = f"shape {out.shape} of {out.dtype}" if hasattr(out, "shape") else type(out).__name__
             raise ValueError(f"{name} must return one real number, the mean loss over the batch; it returned {shown}.")
 
-    def _look_at_hessian(self) -> str:
-        """What methods have to know of ∇²yy g."""
-        if isinstance(self.lower, Negative) and self.lower.loss == self.upper:
-            return "unneeded"
-        if self.dim_y > LARGEST_KNOWN or not arguments.is_concrete(self.strong_convexity):
-            return "estimated"
-        task, batch = self.task(jnp.int32(0)), _first_batch(self.lower_data)
+    def _look_at_structure(self, ridge: bool) -> Structure:
+        x, y, task = self.unravel_x(self.x0), self.y0_of(0), self.task(jnp.int32(0))
+        of_upper = self.unravel_y(y), task, _first_batch(self.upper_data)
+        of_lower = x, (y, self.unravel_y), task, _first_batch(self.lower_data)
+        return Structure(
+            hessian=structure.hessian_of(self.upper, self.lower, of_lower, self.strong_convexity),
+            upper_uses_x=structure.depends(lambda *given: self.upper(*given), x, *of_upper),
+            ridge=ridge,
+            linear_model=structure.is_linear_model(self.lower, self.lower_data, ridge),
+        )
 
-        def product(given: tuple, h: Array) -> Array:
-            x, y, task, batch = given
-            loss = lambda y: self.lower(self.unravel_x(x), self.unravel_y(y), task, batch)
-            return jax.vjp(jax.grad(loss), y)[1](h)[0]
-
-        at = self.x0, self.y0_of(0), task, batch
-        if _uses(product, at, self.y0_of(0)):
-            return "estimated"
-        columns = jax.jit(jax.vmap(product, in_axes=(None, 0)))(at, jnp.eye(self.dim_y, dtype=self.dtype))
-        wanted = self.strong_convexity * jnp.eye(self.dim_y, dtype=self.dtype)
-        return "known" if bool(jnp.allclose(columns, wanted, rtol=1e-6, atol=0)) else "estimated"
-
-    @property
-    def known_curvature(self) -> Any:
-        """The number κ for which κI is a known part of ∇²yy g: λ where `ridge`, else zero."""
-        return self.strong_convexity if self.ridge else jnp.zeros((), self.dtype)
+    def identify(self) -> dict[str, str]:
+        """What makes this problem the one it is, part by part: digests of its losses and of its numbers."""
+        if "_identity" not in self.__dict__:
+            described = dict(zip(("upper", "lower"), self.programs, strict=True))
+            described |= {name: identity.digest_of(getattr(self, name)) for name in Problem._LEAVES}
+            self._identity = described
+        return self._identity
 
     @property
     def dtype(self) -> Any:
@@ -272,16 +256,59 @@ class Problem:
 
     def task(self, i: Any) -> PyTree:
         """What the losses are told of task i."""
-        return i if self.tasks is None else jax.tree.map(lambda leaf: leaf[i], self.tasks)
+        return i if self.tasks is None else jax.tree.map(itemgetter(i), self.tasks)
+
+    def bounds_of(self, i: Any) -> Bounds:
+        """The sets that the estimates and y of task i are projected on."""
+        return jax.tree.map(lambda bound: bound[i] if jnp.ndim(bound) else bound, self.bounds)
 
     def y0_of(self, i: Any) -> Float[Array, " dy"]:
         """The first y of task i."""
         return self.y0 if self.y0.ndim == 1 else self.y0[i]
 
+    def _mean_loss(self, loss: Loss, data: Data, x: X, y: Y, i: Any, samples: Samples) -> Float[Array, ""]:
+        on_batch = partial(loss, self.unravel_x(x), self.unravel_y(y), self.task(i))
+        if isinstance(samples, UnevenBlock):
+            most, last = (on_batch(data.take(i, part)) for part in (samples.indices, samples.last))
+            return (1 - samples.share) * most + samples.share * last
+        return data.mean(on_batch, i) if samples is None else on_batch(data.take(i, samples))
+
+    def upper_loss(self, x: X, y: Y, i: Any, samples: Samples = None) -> Float[Array, ""]:
+        """f_i(x, y; ξ)."""
+        return self._mean_loss(self.upper, self.upper_data, x, y, i, samples)
+
+    def lower_loss(self, x: X, y: Y, i: Any, samples: Samples = None) -> Float[Array, ""]:
+        """g_i(x, y; ζ)."""
+        return self._mean_loss(self.lower, self.lower_data, x, y, i, samples)
+
+    def upper_gradients(self, x: X, y: Y, i: Any, samples: Samples = None) -> tuple[X, Y]:
+        """∇x f_i(x, y; ξ) and ∇y f_i(x, y; ξ)."""
+        f = partial(self._mean_loss, self.upper, self.upper_data)
+        return jax.grad(f, argnums=(0, 1))(x, y, i, samples)
+
+    def lower_gradient(self, x: X, y: Y, i: Any, samples: Samples = None) -> Y:
+        """∇y g_i(x, y; ζ)."""
+        return jax.grad(self.lower_loss, argnums=1)(x, y, i, samples)
+
+    def lower_derivatives(self, x: X, y: Y, i: Any, samples: Samples = None) -> tuple[Y, SecondOrder]:
+        """∇y g_i(x, y; ζ), and the map h ↦ (∇²xy g_i·h, ∇²yy g_i·h) on the same samples.
+
+        Both products are one reverse pass over ∇y g_i: nothing of size d·d' or d'² is formed here.
+        """
+        gradient = jax.grad(partial(self._mean_loss, self.lower, self.lower_data), argnums=1)
+        return jax.vjp(lambda x, y: gradient(x, y, i, samples), x, y)
+
+    def unravel_all(self, y: Float[Array, "m dy"]) -> PyTree:
+        """The user's pytree of all y_i, with a leading axis m; without it where m = 1."""
+        return jax.vmap(self.unravel_y)(y) if self.num_tasks > 1 else self.unravel_y(y[0])
+
     def replace(self, **fields: Any) -> "Problem":
         """A copy with some of its fields changed, unchecked: for arrays of the same meaning."""
+        if unknown := fields.keys() - {*Problem._LEAVES, *Problem._STATIC}:
+            raise TypeError(f"replace() must name fields of a Problem; it has no {', '.join(sorted(unknown))}.")
         copy = object.__new__(Problem)
         copy.__dict__.update({**self.__dict__, **fields})
+        copy.__dict__.pop("_identity", None)
         return copy
 
     def __repr__(self) -> str:
@@ -293,17 +320,15 @@ def _arrays_of(tasks: PyTree) -> PyTree:
     return jax.tree.map(jnp.asarray, tasks)
 
 
-def _flatten(problem: Problem) -> tuple[tuple, tuple]:
-    return (
-        tuple(getattr(problem, name) for name in Problem._LEAVES),
-        tuple(getattr(problem, name) for name in Problem._STATIC),
-    )
+def _flatten(problem: Problem) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return _leaves_of(problem), _static_of(problem)
 
 
-def _unflatten(static: tuple, leaves: tuple) -> Problem:
+def _unflatten(static: tuple[Any, ...], leaves: tuple[Any, ...]) -> Problem:
     problem = object.__new__(Problem)
     problem.__dict__.update(zip(Problem._LEAVES + Problem._STATIC, (*leaves, *static), strict=True))
     return problem
 
 
+_leaves_of, _static_of = attrgetter(*Problem._LEAVES), attrgetter(*Problem._STATIC)
 jax.tree_util.register_pytree_node(Problem, _flatten, _unflatten)

@@ -16,7 +16,8 @@ def ball(vector: Float[Array, " n"], radius: Any) -> Float[Array, " n"]:
     """Π_C: the nearest point of {v : ‖v‖ ≤ C}; `None` leaves the vector alone."""
     if radius is None:
         return vector
-    return vector * jnp.minimum(1, radius / jnp.maximum(jnp.linalg.norm(vector), radius))
+    norm = jnp.linalg.norm(vector)
+    return vector * jnp.where(norm > radius, radius / norm, 1)  # an infinite radius leaves it alone too
 
 
 def onto(vector: Float[Array, " n"], region: Any) -> Float[Array, " n"]:
@@ -44,11 +45,11 @@ def surely_below(matrix: Float[Array, "d dy"], ceiling: Any) -> Bool[Array, ""]:
 
 
 @sequential_vmap
-def _lowered(matrix: Float[Array, "d dy"], ceiling: Any) -> Float[Array, "d dy"]:
+def _lower_singular_values(matrix: Float[Array, "d dy"], ceiling: Any) -> Float[Array, "d dy"]:
     def lower(matrix: Array) -> Array:
         squares, vectors = lapack.eigen(matrix.T @ matrix)
         singular = jnp.sqrt(jnp.maximum(squares, 0))
-        excess = 1 - ceiling / jnp.maximum(singular, ceiling)
+        excess = jnp.where(singular > ceiling, 1 - ceiling / singular, 0)
         return matrix - ((matrix @ vectors) * excess[None, :]) @ vectors.T
 
     return jax.lax.cond(surely_below(matrix, ceiling), lambda matrix: matrix, lower, matrix)
@@ -61,12 +62,13 @@ def singular_ceiling(matrix: Float[Array, "d dy"], ceiling: Any) -> Float[Array,
     does not say that there is nothing to do. Squaring costs small singular values their accuracy, but those
     are multiplied by exactly one.
     """
-    return matrix if ceiling is None else _lowered(matrix, jnp.asarray(ceiling, matrix.dtype))
+    return matrix if ceiling is None else _lower_singular_values(matrix, jnp.asarray(ceiling, matrix.dtype))
 
 
-def eigen_floor(eigen: Eigen, floor: Any) -> Eigen:
-    """S^l_λ: every eigenvalue below λ is lifted to λ."""
-    return Eigen(jnp.maximum(eigen.values, floor), eigen.vectors)
+def eigen_floor(matrix: Float[Array, "n n"], floor: Any) -> Eigen:
+    """S^l_λ of a symmetric matrix as eigenvalues and eigenvectors: every eigenvalue below λ is lifted to λ."""
+    values, vectors = jnp.linalg.eigh(matrix)  # under `vmap` one call for the batch, on all cores: see `bilevax.lapack`
+    return Eigen(jnp.maximum(values, floor), vectors)
 
 
 def curved_enough(matrix: Float[Array, "n n"], floor: Any, slack: Any) -> Bool[Array, ""]:
@@ -80,9 +82,9 @@ def curved_enough(matrix: Float[Array, "n n"], floor: Any, slack: Any) -> Bool[A
 
 
 @sequential_vmap
-def _lifted(matrix: Float[Array, "n n"], floor: Any, slack: Any) -> Float[Array, "n n"]:
+def _lift_eigenvalues(matrix: Float[Array, "n n"], floor: Any, slack: Any) -> Float[Array, "n n"]:
     def lift(matrix: Array) -> Array:
-        values, vectors = eigen_floor(lapack.eigen(matrix), floor)
+        values, vectors = eigen_floor(matrix, floor)
         return (vectors * values[None, :]) @ vectors.T
 
     return jax.lax.cond(curved_enough(matrix, floor, slack), lambda matrix: matrix, lift, matrix)
@@ -93,4 +95,4 @@ def matrix_floor(matrix: Float[Array, "n n"], floor: Any, slack: Any) -> Float[A
 
     Eigenvalues that rounding may have put below the floor, by no more than `slack`, are left alone.
     """
-    return _lifted(matrix, jnp.asarray(floor, matrix.dtype), jnp.asarray(slack, matrix.dtype))
+    return _lift_eigenvalues(matrix, jnp.asarray(floor, matrix.dtype), jnp.asarray(slack, matrix.dtype))

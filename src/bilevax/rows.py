@@ -1,7 +1,7 @@
-"""Rows of features that are mostly zero, and long rows of numbers of which a step changes a few."""
+"""Rows of features that are mostly zero."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ def sparse_rows(matrix: Any, dtype: Any) -> SparseRows:
     return SparseRows(jnp.asarray(places), jnp.asarray(values, dtype), matrix.shape[1])
 
 
-def held(matrix: Any) -> Any:
+def as_rows(matrix: Any) -> Any:
     """Rows as losses take them, in JAX's floating type: an array, or SparseRows of a scipy.sparse matrix."""
     dtype = jnp.result_type(float)
     return sparse_rows(matrix, dtype) if sp.issparse(matrix) else jnp.asarray(matrix, dtype)
@@ -61,18 +61,3 @@ def dense(rows: SparseRows | Float[Array, "n width"]) -> Float[Array, "n width"]
         return rows
     empty = jnp.zeros(rows.shape, rows.values.dtype)
     return empty.at[jnp.arange(len(rows.places))[:, None], rows.places].add(rows.values)
-
-
-class ScaledRow(NamedTuple):
-    """A long row, scale · values, of which a step multiplies all entries by one number and changes a few.
-
-    `bilevax.memory` reads and writes it at the entries asked for; those are handed out as they are, with
-    the scale already in them.
-    """
-
-    values: Float[Array, " n"]
-    scale: Float[Array, ""]
-
-    def times(self, factor: Any) -> "ScaledRow":
-        """The row times a number."""
-        return ScaledRow(factor * self.values, factor * self.scale)

@@ -1,10 +1,12 @@
 """Step sizes and mixing: a number, or a function of the step t = 1, 2, ... (any optax schedule is one)."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from bilevax import arguments
@@ -35,39 +37,109 @@ class Rates(NamedTuple):
     relaxation: Any
     mixing: Mixing
 
-    def at(self, t: Step, dtype: Any = None) -> "Rates":
-        """The rates of step t, from schedules; as arrays of a floating type, where one is given."""
-        mixing = Mixing(*(schedule(t) for schedule in self.mixing))
-        rates = Rates(self.upper_step(t), self.lower_step(t), self.relaxation(t), mixing)
-        return rates if dtype is None else jax.tree.map(lambda rate: jnp.asarray(rate, dtype), rates)
 
-    @property
-    def drift(self) -> Any:
-        """τ_t·τ, how far y moves along −w in one step."""
-        return self.relaxation * self.lower_step
+LOOKS = np.unique(np.geomspace(1, 2**24, 60).astype(np.int32))  # steps at which a function is looked at beforehand
+MOST_LOOKS = 2**17  # values of a function that are looked at in one go
+
+Check = Callable[[str, Any], None]
 
 
-def as_schedule(name: str, value: Any, check: Callable[[str, Any], None]) -> Schedule:
-    """The schedule that a number or a function stands for; its value is checked, a function's at t = 1."""
-    if callable(value):
-        check(f"{name}(1)", value(jnp.int32(1)))
+def _from_then_on(check: Check) -> tuple[str, float]:
+    """What a schedule has to be after its first step, in words and as the largest value: zero is harmless there."""
+    return ("in [0, 1]", 1.0) if check is arguments.share else ("finite and at least 0", math.inf)
+
+
+def check_values(name: str, schedule: Schedule, check: Check, steps: np.ndarray) -> None:
+    """Refuse a function that leaves its range in any of these steps."""
+    program_values = jax.vmap(lambda t: jnp.asarray(schedule(t), float))(jnp.asarray(steps, jnp.int32))
+    if not arguments.is_concrete(program_values):
+        return
+    (right, most), values = _from_then_on(check), np.asarray(program_values)
+    wrong = ~(np.isfinite(values) & (values >= 0) & (values <= most))
+    if wrong.any():
+        k = int(np.argmax(wrong))
+        raise ValueError(f"{name} must stay {right} in every step; at step {steps[k]} it is {values[k]:.6g}.")
+
+
+def _trace(name: str, schedule: Schedule) -> Any:
+    """The shape and type of what the function returns for a step that is not known yet."""
+    try:
+        return jax.eval_shape(schedule, jax.ShapeDtypeStruct((), np.int32))
+    except Exception as error:
+        raise TypeError(
+            f"{name} must be a number, or a function of the step t that JAX can trace: jnp instead of NumPy, jnp.where "
+            f"instead of if; called with a step it raised {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        ) from error
+
+
+def as_schedule(name: str, value: Any, check: Check) -> Any:
+    """The number or the function of the step, once its values are known to be in range.
+
+    A function is looked at in its first step and some later ones; a run looks at all of its steps (`check_all`).
+    """
+    if not callable(value):
+        check(name, value)
         return value
-    check(name, value)
-    return lambda t: value
+    _check_shape(name, value)
+    check(f"{name}(1)", value(jnp.int32(1)))
+    check_values(name, value, check, LOOKS)
+    return value
+
+
+def _check_shape(name: str, schedule: Schedule) -> None:
+    """Refuse a function that does not return one real number."""
+    shape = _trace(name, schedule)
+    real = hasattr(shape, "dtype") and (
+        jnp.issubdtype(shape.dtype, jnp.floating) or jnp.issubdtype(shape.dtype, jnp.integer)
+    )
+    if not real or shape.shape != ():
+        raise TypeError(f"{name} must be a number, or a function of the step that returns one; it returns {shape}.")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Refuse what is neither a whole number of something nor a function of the step that gives one."""
+    if not callable(value):
+        arguments.count(name, value)
+        return
+    _check_shape(name, value)
+    counts = jax.vmap(lambda t: jnp.asarray(value(t), float))(jnp.asarray(LOOKS))
+    if arguments.is_concrete(counts) and not (np.asarray(counts) >= 1).all():
+        step = LOOKS[int(np.argmin(np.asarray(counts) >= 1))]
+        raise ValueError(f"{name} must be at least 1 in every step; at step {step} it is {counts.min():.6g}.")
+
+
+CHECKS: dict[str, Check] = {
+    "upper_step": arguments.positive, "lower_step": arguments.positive, "inverse_step": arguments.positive,
+    "relaxation": arguments.share, "mixing": arguments.share,
+}  # fmt: skip
+
+
+def check_all(settings: Mapping[str, Any], first: int, last: int) -> None:
+    """Refuse settings of an algorithm of which a schedule leaves its range between two steps, both included."""
+    few = last - first < MOST_LOOKS
+    steps = np.arange(first, last + 1) if few else np.unique(np.geomspace(first, last, MOST_LOOKS).astype(np.int64))
+    for name in CHECKS.keys() & settings.keys():
+        value = settings[name]
+        of_each = isinstance(value, Mixing)
+        parts = {f"mixing.{part}": own for part, own in value._asdict().items()} if of_each else {name: value}
+        for label, schedule in parts.items():
+            if callable(schedule):
+                check_values(label, schedule, CHECKS[name], steps)
 
 
 def as_mixing(value: Any) -> Mixing:
     """Six schedules, from a `Mixing` or from one number or schedule for all."""
     given = value if isinstance(value, Mixing) else Mixing(*([value] * len(Mixing._fields)))
-    named = zip(Mixing._fields, given, strict=True)
+    pairs = zip(Mixing._fields, given, strict=True)
     where = "mixing.{}" if isinstance(value, Mixing) else "mixing"
-    return Mixing(*(as_schedule(where.format(name), beta, arguments.share) for name, beta in named))
+    return Mixing(*(as_schedule(where.format(name), beta, arguments.share) for name, beta in pairs))
 
 
-def as_rates(upper_step: Any, lower_step: Any, relaxation: Any, mixing: Any) -> Rates:
-    """The schedules of Algorithm 2, from what a user gave."""
+def as_rates(upper_step: Any, lower_step: Any, relaxation: Any, mixing: Any, optimizer: Any = None) -> Rates:
+    """The schedules of Algorithm 2, from what a user gave; an optimizer has a step of its own, which is taken whole."""
+    upper = as_schedule("upper_step", upper_step, arguments.positive)
     return Rates(
-        as_schedule("upper_step", upper_step, arguments.positive),
+        upper if optimizer is None else 1.0,
         as_schedule("lower_step", lower_step, arguments.positive),
         as_schedule("relaxation", relaxation, arguments.share),
         as_mixing(mixing),

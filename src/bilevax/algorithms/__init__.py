@@ -1,1 +1,1 @@
-"""One file for each algorithm, and one line in `bilevax/__init__.py`; `base` is what they have in common."""
+"""One file for each algorithm, and one line in `bilevax/__init__.py`; `contract`, `frame` and `start` are for all."""

@@ -13,148 +13,119 @@ with the number of blocks, and steps need not shrink with it. Where ∇²yy g = 
 ½‖y − g_i(x)‖² that is y_i ← (1−ρ)y_i + ρ g_i(x; ζ), the moving averages of SOAP and SOX. For min-max h_i = 0.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key
 
-from bilevax import arguments, draw, memory, oracle, projection
-from bilevax.algorithms.base import Algorithm, Cost, Info, Variables, described
-from bilevax.algorithms.cost import total, work
-from bilevax.algorithms.first import Beginning, as_beginning, first_point, solving_cost
-from bilevax.algorithms.move import all_finite, check_optimizer, finite_move, move, start_optimizer, unless_diverged
-from bilevax.curvature.tracked import radius_of
-from bilevax.draw import Sampling
-from bilevax.oracle import Points
+from bilevax import arguments, chunks, draw, projection, tasks
+from bilevax.algorithms.contract import Algorithm, Cost, Variables, described
+from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble, count
+from bilevax.algorithms.parts.hypergradient import Points, TaskSamples, hypergradient
+from bilevax.algorithms.registry.tuning import MIXED_STEPS, Tuning, drawn_steps
+from bilevax.algorithms.start import FirstBatch, cost_of_points, first_batch_of, first_point
+from bilevax.curvature.solution import radius_of
+from bilevax.draw import Indices, Sampling
 from bilevax.problem import Problem
-from bilevax.schedule import Rates, Step, as_rates
+from bilevax.schedule import Rates, as_rates
 
 
 class Block(NamedTuple):
     """y_i and h_i; h_i has no entries where it is known or not needed."""
 
-    y: Float[Array, " dy"]
-    h: Float[Array, " dh"]
+    y: Float[Array, "*B dy"]
+    h: Float[Array, "*B dh"]
 
 
-class BlockState(NamedTuple):
-    """x_t, d_t, and one `Block` for each lower problem."""
+class Own(NamedTuple):
+    """The moving average d."""
 
-    step: Step
-    x: Float[Array, " d"]
-    direction: Float[Array, " d"]
-    blocks: Any  # Block, each leaf with a leading axis m
-    optimizer: PyTree
-    initial_cost: Cost
+    d: Float[Array, " d"]
 
 
-class Settings(NamedTuple):
-    """All that the method is made of."""
+@dataclass(frozen=True, eq=False)
+class BlockSOBA(Method):
+    """Block SOBA with its settings; a table of one `Block` for each lower problem."""
 
     rates: Rates
+    optimizer: Optimizer
     sampling: Sampling
+    first: FirstBatch
     inner_steps: int
-    optimizer: optax.GradientTransformation | None
-    beginning: Beginning
 
+    def check(self, problem: Problem) -> None:
+        """Refuse a problem with fewer tasks than a step draws."""
+        self.sampling.check(problem)
 
-def _descend(problem: Problem, x: Array, lower_step: Any, count: int, block: Block, sample: tuple) -> Block:
-    """`count` steps of y_i and h_i on the samples of a drawn block."""
-    i, xi, zeta = sample
-    bounds = problem.bounds.of(i)
+    def start(self, problem: Problem, key: Key[Array, ""]) -> Start:
+        """y_i as the first batch says, h_i = 0; d is the first sample."""
+        h = jnp.zeros(problem.dim_y if problem.structure.estimates_hessian else 0, problem.dtype)
 
-    def step(_: Array, block: Block) -> Block:
-        if problem.hessian == "estimated":
-            g_y, second = oracle.lower_derivatives(problem, x, block.y, i, zeta)
-            residual = second(block.h)[1] - oracle.upper_gradients(problem, x, block.y, i, xi)[1]
-            h = projection.ball(block.h - lower_step * residual, radius_of(problem, bounds))
-        else:
-            g_y, h = oracle.lower_gradient(problem, x, block.y, i, zeta), block.h
-        return Block(projection.onto(block.y - lower_step * g_y, bounds.y), h)
+        def first_block(i: Int[Array, ""]) -> tuple[Block, Array]:
+            point = first_point(problem, self.first, problem.bounds_of(i).y, key, i)
+            return Block(point.y, h), point.gradients
 
-    return jax.lax.fori_loop(0, count, step, block)
+        blocks, gradients = chunks.start(first_block, problem.num_tasks, problem.work)
+        return Start(Own(jnp.zeros_like(problem.x0)), blocks, cost_of_points(problem, self.first, gradients))
 
+    def step(
+        self, problem: Problem, rates_at: RatesAt, state: State, key: Key[Array, ""], move: Callable[[Array], Move]
+    ) -> Change:
+        """The drawn blocks are read before they are written, so that it can be in place."""
+        rates, x = rates_at(state.step), state.x
+        drawn = draw.draw_step(problem, self.sampling, key)
+        samples = (drawn.tasks, drawn.upper, drawn.lower)
 
-def _direction(problem: Problem, x: Array, blocks: Block, samples: tuple) -> Float[Array, " d"]:
-    """D, the mean over the drawn blocks of ∇x f_i − ∇²xy g_i·h_i."""
-    if problem.hessian == "unneeded":
-        gradient = lambda y, i, xi: oracle.upper_gradients(problem, x, y, i, xi)[0]
-        return jax.vmap(gradient)(blocks.y, *samples[:2]).mean(0)
-    h = blocks.h
-    if problem.hessian == "known":
-        gradient = lambda y, i, xi: oracle.upper_gradients(problem, x, y, i, xi)[1]
-        h = jax.vmap(gradient)(blocks.y, *samples[:2]) / problem.strong_convexity
-    return oracle.hypergradient(problem, Points(x, blocks.y, h), samples)
+        def descend(block: Block, i: Array, xi: Indices, zeta: Indices) -> Block:
+            one_step = lambda _, block: self._inner_step(problem, rates.lower_step, x, block, i, xi, zeta)
+            return jax.lax.fori_loop(0, self.inner_steps, one_step, block)
 
+        blocks = jax.vmap(descend)(tasks.read(state.tables, drawn.tasks), *samples)
+        D = hypergradient(problem, Points(x, blocks.y, self._solutions(problem, x, blocks, samples)), samples)
+        theta = jnp.where(state.step == 1, 1, rates.mixing.direction)
+        d = (1 - theta) * state.own.d + theta * D
+        return Change(
+            move=move(d),
+            own=Own(d),
+            cost=self._cost(problem, drawn.tasks),
+            watch=blocks,
+            write=lambda keep: tasks.write(state.tables, drawn.tasks, blocks, keep),
+        )
 
-def _step_cost(problem: Problem, settings: Settings, tasks: Int[Array, " B"]) -> Cost:
-    """Each inner step is ∇y g, and ∇y f and ∇²yy g·h where h is followed; D is ∇f and ∇²xy g·h."""
-    size, inner = settings.sampling.batch_size, settings.inner_steps
-    followed = inner if problem.hessian == "estimated" else 0
-    crossed = int(problem.hessian != "unneeded")
-    return total(
-        work(problem.upper_data, tasks, size, gradients=followed + 1),
-        work(problem.lower_data, tasks, size, gradients=inner, products=followed + crossed),
-    )
+    def _inner_step(
+        self, problem: Problem, rho: Array, x: Array, block: Block, i: Array, xi: Indices, zeta: Indices
+    ) -> Block:
+        """One step of y_i and of h_i, both from the same point."""
+        bounds, h = problem.bounds_of(i), block.h
+        g_y, second = problem.lower_derivatives(x, block.y, i, zeta)
+        if problem.structure.estimates_hessian:
+            residual = second(h)[1] - problem.upper_gradients(x, block.y, i, xi)[1]
+            h = projection.ball(h - rho * residual, radius_of(problem, bounds))
+        return Block(projection.onto(block.y - rho * g_y, bounds.y), h)
 
+    def _solutions(self, problem: Problem, x: Array, blocks: Block, samples: TaskSamples) -> Array | None:
+        """h of the drawn blocks for the direction; `None` where it is zero."""
+        structure = problem.structure
+        if structure.estimates_hessian or not structure.needs_hessian:
+            return blocks.h if structure.needs_hessian else None
+        gradient = lambda y, i, xi: problem.upper_gradients(x, y, i, xi)[1]
+        return structure.apply_inverse(problem.strong_convexity, jax.vmap(gradient)(blocks.y, *samples[:2]))
 
-def _step(settings: Settings, problem: Problem, state: BlockState, key: Key[Array, ""]) -> tuple[BlockState, Info]:
-    """One step; the drawn blocks are read before they are written, so that it can be in place."""
-    rates = settings.rates.at(state.step, problem.dtype)
-    drawn = draw.draw_step(problem, settings.sampling, key)
-    samples = (drawn.tasks, drawn.upper, drawn.lower)
-    visit = lambda block, *sample: _descend(problem, state.x, rates.lower_step, settings.inner_steps, block, sample)
-    updated = jax.vmap(visit)(memory.read(state.blocks, drawn.tasks), *samples)
-    theta = jnp.where(state.step == 1, 1, rates.mixing.direction)
-    direction = (1 - theta) * state.direction + theta * _direction(problem, state.x, updated, samples)
-    x, optimizer = move(problem, settings.optimizer, state.optimizer, state.x, rates.upper_step, direction)
+    def _cost(self, problem: Problem, numbers: Int[Array, " B"]) -> Cost:
+        """Each inner step is ∇y g, and ∇y f and ∇²yy g·h where h is followed; D is ∇f and ∇²xy g·h."""
+        size, structure = self.sampling.batch_size, problem.structure
+        follows = self.inner_steps if structure.estimates_hessian else 0
+        products = follows + int(structure.needs_hessian)
+        cost = count(problem.upper_data, numbers, size, gradients=follows + 1)
+        return cost + count(problem.lower_data, numbers, size, gradients=self.inner_steps, products=products)
 
-    finite = all_finite(updated) & finite_move(settings.optimizer, x, rates.upper_step, direction)
-    blocks = memory.write(state.blocks, drawn.tasks, updated, ~finite)
-    moved = BlockState(state.step + 1, x, direction, (), optimizer, state.initial_cost)
-    after = unless_diverged(finite, moved, state._replace(blocks=()))._replace(blocks=blocks)
-    return after, Info(_step_cost(problem, settings, drawn.tasks), finite)
-
-
-def _start(settings: Settings, problem: Problem, key: Key[Array, ""]) -> BlockState:
-    """y_i as the beginning says, h_i = 0; d is the first sample."""
-    settings.sampling.check(problem)
-    beginning, x = settings.beginning, problem.x0
-    width = problem.dim_y if problem.hessian == "estimated" else 0
-
-    def first_block(i: Int[Array, ""]) -> tuple[Block, Array]:
-        first = first_point(problem, beginning, problem.bounds.of(i).y, key, i)
-        return Block(first.y, jnp.zeros(width, problem.dtype)), first.solves
-
-    blocks, solves = memory.start(first_block, problem.num_tasks, problem.work)
-    solved, tasks = float(beginning.initialization == "theorem"), jnp.arange(problem.num_tasks, dtype=jnp.int32)
-    cost = total(
-        solving_cost(problem, beginning, solves),
-        work(problem.lower_data, tasks, beginning.sizes(problem).lower, times=solved),
-    )
-    return BlockState(jnp.int32(1), x, jnp.zeros_like(x), blocks, start_optimizer(problem, settings.optimizer), cost)
-
-
-def _assemble(chosen: Mapping[str, Any]) -> Algorithm:
-    check_optimizer(chosen["upper_optimizer"])
-    arguments.count("inner_steps", chosen["inner_steps"])
-    settings = Settings(
-        rates=as_rates(chosen["upper_step"], chosen["lower_step"], 1.0, chosen["mixing"]),
-        sampling=Sampling(chosen["tasks_per_step"], chosen["batch_size"]),
-        inner_steps=chosen["inner_steps"],
-        optimizer=chosen["upper_optimizer"],
-        beginning=as_beginning(chosen["initialization"], chosen["initial_batch_size"], chosen["batch_size"]),
-    )
-    return Algorithm(
-        name="block_soba",
-        init=lambda problem, key: _start(settings, problem, key),
-        step=lambda problem, state, key: _step(settings, problem, state, key),
-        variables=lambda problem, state: Variables(state.x, state.blocks.y),
-        settings=chosen,
-    )
+    def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
+        """x, and y as each block was left."""
+        return Variables(state.x, state.tables.y)
 
 
 @described(
@@ -166,6 +137,7 @@ def _assemble(chosen: Mapping[str, Any]) -> Algorithm:
     memory="d'",
     curvature="h followed",
     accepts="any",
+    tuning=Tuning("Block SOBA", MIXED_STEPS, drawn_steps),
 )
 @arguments.known_keywords
 def block_soba(
@@ -186,8 +158,16 @@ def block_soba(
     move. Its steps do not shrink with the number of tasks: the method for very many tasks, each seen a few times.
     `upper_step` (γ), `lower_step` (ρ) and `mixing` (θ, as `Mixing.direction`) are numbers or schedules of the step.
     `inner_steps` of y_i and h_i are made in a visit, all on the same samples. y_i stays in the set of `Bounds.y`, h_i
-    in the ball of radius C_fy/λ where `Bounds.f_y` is given. The other arguments are those of `bilevax.rsvrb`.
-    Sources: Hu, Zhong, Yang, Multi-block Min-max Bilevel Optimization, 2022; Wang, Yang, SOX, 2022, where ∇²yy g is
-    known.
+    in the ball of radius C_fy/λ where `Bounds.f_y` is given. Sources: Hu, Zhong, Yang, Multi-block Min-max Bilevel
+    Optimization, 2022; Wang, Yang, SOX, 2022, where ∇²yy g is known.
     """
-    return _assemble(dict(locals()))
+    settings = dict(locals())
+    arguments.count("inner_steps", inner_steps)
+    method = BlockSOBA(
+        rates=as_rates(upper_step, lower_step, 1.0, mixing, upper_optimizer),
+        optimizer=upper_optimizer,
+        sampling=Sampling(tasks_per_step, batch_size),
+        first=first_batch_of(initialization, initial_batch_size, batch_size),
+        inner_steps=inner_steps,
+    )
+    return assemble("block_soba", method, settings)

@@ -13,10 +13,12 @@ from typing import Any
 import optax
 
 from bilevax import arguments
-from bilevax.algorithms.base import Algorithm, described
-from bilevax.algorithms.hyper_storm import hyper_storm
-from bilevax.algorithms.neumann import whole_sum
-from bilevax.algorithms.together import assemble
+from bilevax.algorithms.contract import Algorithm, described
+from bilevax.algorithms.frame import assemble
+from bilevax.algorithms.parts.all_tasks import common
+from bilevax.algorithms.parts.neumann import check_terms, whole_sum
+from bilevax.algorithms.registry.tuning import MIXED_STEPS, NEUMANN_TERMS, SERIES, Tuning, constant_steps
+from bilevax.algorithms.sustain import SUSTAIN
 from bilevax.schedule import power
 
 UPPER_STEP, LOWER_STEP, MIXING = power(0.2, 8, 1 / 3), power(0.5, 8, 1 / 3), power(4, 8, 2 / 3)
@@ -31,6 +33,7 @@ UPPER_STEP, LOWER_STEP, MIXING = power(0.2, 8, 1 / 3), power(0.5, 8, 1 / 3), pow
     memory="d'",
     curvature="Neumann series, sum",
     accepts="any; needs neumann_step",
+    tuning=Tuning("MRBO", {**MIXED_STEPS, "series": SERIES}, constant_steps, NEUMANN_TERMS),
 )
 @arguments.known_keywords
 def mrbo(
@@ -52,11 +55,10 @@ def mrbo(
     - `neumann_step` (ϑ): at most 1/L_g, to be given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
     - `batch_size`: samples of every task for each gradient and each factor.
 
-    The other arguments are those of `bilevax.rsvrb`; all tasks are looked at in every step. Source: Yang, Ji, Liang,
+    All tasks are looked at in every step. Source: Yang, Ji, Liang,
     Provably Faster Algorithms for Bilevel Optimization, NeurIPS 2021, Algorithm 1.
     """
-    chosen = dict(locals())
-    arguments.count("neumann_terms", neumann_terms)
-    return assemble(
-        "mrbo", hyper_storm(whole_sum("mrbo", neumann_step, [batch_size] * neumann_terms), batch_size), chosen
-    )
+    settings = dict(locals())
+    check_terms(neumann_terms)
+    series = whole_sum("mrbo", neumann_step, [batch_size] * neumann_terms)
+    return assemble("mrbo", SUSTAIN(**common(settings), series=series), settings)

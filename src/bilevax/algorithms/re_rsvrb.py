@@ -6,6 +6,8 @@ The whole state Θ is carried over. ε_k halves from one stage to the next, henc
 η_k = η_1/√2^{k−1}, τ_k = τ_1/√2^{k−1}, β_k = β_1/2^{k−1}, T_k = 2^{k−1} T_1.
 """
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,44 +17,45 @@ import optax
 from jaxtyping import Array, Int, Key
 
 from bilevax import arguments
-from bilevax.algorithms.base import Algorithm, described
-from bilevax.algorithms.first import as_beginning
-from bilevax.algorithms.rsvrb import assemble
-from bilevax.algorithms.state import Settings, Timetable
+from bilevax.algorithms.contract import Algorithm, described
+from bilevax.algorithms.registry.tuning import FIRST_BATCHES, MIXED_STEPS, STAGES, Tuning, shared_steps
+from bilevax.algorithms.rsvrb import RSVRB, assemble_family
+from bilevax.algorithms.start import first_batch_of
 from bilevax.curvature import Curvature
 from bilevax.draw import Sampling
+from bilevax.problem import Problem
 from bilevax.schedule import Mixing, Rates, Step, as_rates
 
 StageEnds = Int[Array, " K"]
 
 
-def stagewise(first: Rates, first_stage: int, restart_from: str) -> Timetable:
-    """The rates of stage k in every step of stage k.
+@dataclass(frozen=True, eq=False)
+class ReRSVRB(RSVRB):
+    """Algorithm 3 with its settings: Algorithm 2 with the rates of stage k in every step of stage k.
 
     The state returned by a stage does not depend on the steps after it, so a random iterate t̃ of T_k is
     had by drawing t̃ first and running only t̃ steps: nothing is run in vain and no state is copied.
     """
-    limit = np.iinfo(np.int32).max
-    lengths = [first_stage * 2**k for k in range(31) if first_stage * (2 ** (k + 1) - 1) < limit]
 
-    def begin(key: Key[Array, ""]) -> StageEnds:
+    first_stage: int = 500
+    restart_from: str = "last"
+
+    def start_stages(self, key: Key[Array, ""]) -> StageEnds:
+        """The last step of every stage: T_k = 2^{k−1} T_1 steps each, or a random number of them."""
+        limit = np.iinfo(np.int32).max
+        lengths = [self.first_stage * 2**k for k in range(31) if self.first_stage * (2 ** (k + 1) - 1) < limit]
         steps = jnp.asarray(lengths, jnp.int32)
-        if restart_from == "random":
+        if self.restart_from == "random":
             steps = jax.random.randint(key, steps.shape, 0, steps + 1, jnp.int32)
         return jnp.cumsum(steps, dtype=jnp.int32)
 
-    def rates(ends: StageEnds, t: Step) -> Rates:
-        k = jnp.sum(ends < t).astype(float)
+    def rates_at(self, problem: Problem, own: Any, t: Step) -> Rates:
+        """η_k = η_1/√2^{k−1}, τ_k = τ_1/√2^{k−1} and β_k = β_1/2^{k−1} in stage k."""
+        k = jnp.sum(own.stages < t).astype(float)
         shrink = 0.5 ** (k / 2)
-        now = first.at(jnp.int32(1))
-        return Rates(
-            upper_step=now.upper_step * shrink,
-            lower_step=now.lower_step,
-            relaxation=now.relaxation * shrink,
-            mixing=Mixing(*(beta * shrink**2 for beta in now.mixing)),
-        )
-
-    return Timetable(begin, rates)
+        upper, lower, relaxation, mixing = self.rates
+        rates = Rates(upper * shrink, lower, relaxation * shrink, Mixing(*(beta * shrink**2 for beta in mixing)))
+        return jax.tree.map(lambda rate: jnp.asarray(rate, problem.dtype), rates)
 
 
 @described(
@@ -64,6 +67,7 @@ def stagewise(first: Rates, first_stage: int, restart_from: str) -> Timetable:
     memory="as its curvature",
     curvature="dense, linear_model or tracked",
     accepts="any",
+    tuning=Tuning("RE-RSVRB", MIXED_STEPS, partial(shared_steps, first_stage=1000), FIRST_BATCHES, STAGES),
 )
 @arguments.known_keywords
 def re_rsvrb(
@@ -84,24 +88,25 @@ def re_rsvrb(
 ) -> Algorithm:
     """RE-RSVRB, Algorithm 3: RSVRB in stages, η_{k+1} = η_k/√2, β_{k+1} = β_k/2, T_{k+1} = 2 T_k.
 
-    `upper_step`, `relaxation` and `mixing` are those of the first stage, `first_stage` its number of steps
-    T_1; the stages go on for as long as the run does. `restart_from`: "last" carries on from the last
-    iterate of a stage, "random" from a random one as in the theorem (a stage then has a random length).
-    The other arguments are those of `bilevax.rsvrb`. Source: Guo, Hu, Zhang, Yang, Algorithm 3, Theorem 3.
+    `upper_step`, `relaxation` and `mixing` are those of the first stage, `first_stage` its number of steps T_1; the
+    stages go on for as long as the run does. `restart_from`: "last" carries on from the last iterate of a stage,
+    "random" from a random one as in the theorem (a stage then has a random length). With an `upper_optimizer` the
+    stages shrink what it makes of d, η_k/η_1 times. Source: Guo, Hu, Zhang, Yang, Algorithm 3, Theorem 3.
     """
-    chosen = dict(locals())
+    settings = dict(locals())
     arguments.count("first_stage", first_stage)
     arguments.one_of("restart_from", restart_from, ("last", "random"))
     given = {"upper_step": upper_step, "lower_step": lower_step, "relaxation": relaxation, "mixing": mixing}
     for name, value in given.items():
         if any(callable(part) for part in (value if isinstance(value, Mixing) else [value])):
             raise TypeError(f"{name} of re_rsvrb must be a number, the stages are its schedule; got {value!r}.")
-    first = as_rates(upper_step, lower_step, relaxation, mixing)
-    settings = Settings(
-        timetable=stagewise(first, first_stage, restart_from),
+    method = ReRSVRB(
+        rates=as_rates(upper_step, lower_step, relaxation, mixing, upper_optimizer),
         sampling=Sampling(tasks_per_step, batch_size, task_probabilities),
+        first=first_batch_of(initialization, initial_batch_size, batch_size),
         curvature=curvature,
         optimizer=upper_optimizer,
-        beginning=as_beginning(initialization, initial_batch_size, batch_size),
+        first_stage=first_stage,
+        restart_from=restart_from,
     )
-    return assemble("re_rsvrb", settings, chosen)
+    return assemble_family("re_rsvrb", method, settings)

@@ -23,13 +23,15 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from bilevax import arguments, draw, memory, oracle
-from bilevax.algorithms.base import Algorithm, Cost, described
-from bilevax.algorithms.three_directions import Estimate, Found, Given, evaluation_cost, three_directions
-from bilevax.algorithms.together import Begun, all_tasks, assemble
-from bilevax.data import Data, NoData, Ragged
-from bilevax.draw import Block, Samples
-from bilevax.oracle import Points
+from bilevax import arguments, chunks, draw, tasks
+from bilevax.algorithms.contract import Algorithm, Cost, described
+from bilevax.algorithms.frame import Change, Move, RatesAt, State, assemble
+from bilevax.algorithms.parts.all_tasks import common
+from bilevax.algorithms.parts.hypergradient import Points
+from bilevax.algorithms.parts.three_directions import ThreeDirections, evaluation_cost, points_of, step_along
+from bilevax.algorithms.registry.tuning import STEPS, Tuning, constant_steps
+from bilevax.algorithms.start import all_tasks
+from bilevax.draw import Data, NoData, Ragged, Samples, UnevenBlock
 from bilevax.problem import Problem
 
 
@@ -56,7 +58,7 @@ class Split(NamedTuple):
             return own
         has_last = block < self.longer
         last = jnp.where(has_last, begin + self.base, begin)[None]
-        return Block(own, last, jnp.where(has_last, 1 / (self.base + 1), 0.0))
+        return UnevenBlock(own, last, jnp.where(has_last, 1 / (self.base + 1), 0.0))
 
     @property
     def samples(self) -> int:
@@ -77,14 +79,14 @@ def split(data: Data, size: int | None) -> Split:
     return Split(blocks, n // blocks, n % blocks, False)
 
 
-class Upper(NamedTuple):
+class UpperTerms(NamedTuple):
     """The terms of f; `f_x` is `None` where f does not depend on x."""
 
     f_y: Any
     f_x: Any
 
 
-class Lower(NamedTuple):
+class LowerTerms(NamedTuple):
     """The terms of g."""
 
     g_y: Any
@@ -92,15 +94,15 @@ class Lower(NamedTuple):
     cross: Any
 
 
-def _upper_terms(problem: Problem, at: Points, i: Int[Array, ""], xi: Samples) -> Upper:
-    f_x, f_y = oracle.upper_gradients(problem, at.x, at.y[i], i, xi)
-    return Upper(f_y, f_x if problem.upper_uses_x else None)
+def _upper_terms(problem: Problem, at: Points, i: Int[Array, ""], xi: Samples) -> UpperTerms:
+    f_x, f_y = problem.upper_gradients(at.x, at.y[i], i, xi)
+    return UpperTerms(f_y, f_x if problem.structure.upper_uses_x else None)
 
 
-def _lower_terms(problem: Problem, at: Points, i: Int[Array, ""], zeta: Samples) -> Lower:
-    g_y, second = oracle.lower_derivatives(problem, at.x, at.y[i], i, zeta)
+def _lower_terms(problem: Problem, at: Points, i: Int[Array, ""], zeta: Samples) -> LowerTerms:
+    g_y, second = problem.lower_derivatives(at.x, at.y[i], i, zeta)
     cross, hessian = second(at.h[i])
-    return Lower(g_y, hessian, cross)
+    return LowerTerms(g_y, hessian, cross)
 
 
 class Half(NamedTuple):
@@ -118,14 +120,14 @@ class Half(NamedTuple):
 
         each = problem.work if self.split.whole else self.split.base * problem.dim_y
         self._require(jax.eval_shape(row, jax.ShapeDtypeStruct((), np.int32)), problem.num_tasks * blocks)
-        table = memory.for_all(row, problem.num_tasks * blocks, each)
+        table = chunks.for_all(row, problem.num_tasks * blocks, each)
         shares = (self.split.size(jnp.arange(blocks)) / self.split.samples).astype(problem.dtype)
         mean = lambda leaf: jnp.einsum("mk...,k->m...", leaf.reshape(problem.num_tasks, blocks, -1), shares)
         return table, jax.tree.map(mean, table)
 
     def _require(self, row: PyTree, rows: int) -> None:
         try:
-            memory.require(row, rows)
+            chunks.require(row, rows)
         except MemoryError as error:
             raise MemoryError(
                 f"saba's table of {rows} blocks does not fit: give a larger batch_size, which makes fewer blocks, or "
@@ -136,16 +138,16 @@ class Half(NamedTuple):
         self, problem: Problem, at: Points, table: PyTree, mean: PyTree, key: Key[Array, ""]
     ) -> tuple[PyTree, PyTree, Callable[[Bool[Array, ""]], PyTree], Float[Array, ""]]:
         """The estimates of all terms of all tasks, the new means, how the table is written, the samples drawn."""
-        tasks, words = all_tasks(problem), jax.random.bits(key, (2, problem.num_tasks), np.uint32)
+        numbers, words = all_tasks(problem), jax.random.bits(key, (2, problem.num_tasks), np.uint32)
         drawn = self.split.block_of(draw.below(words, self.split.samples))
         sizes = self.split.size(drawn)
-        rows = tasks * self.split.blocks + drawn
+        rows = numbers * self.split.blocks + drawn
         of_task = lambda i, block: self.terms(problem, at, i, self.split.indices(block))
-        fresh, old = jax.vmap(of_task)(tasks, drawn), memory.read(table, rows)
+        fresh, old = jax.vmap(of_task)(numbers, drawn), tasks.read(table, rows)
         share = (sizes / self.split.samples).astype(problem.dtype)[:, None]
         estimates = jax.tree.map(lambda new, old, mean: new - old + mean, fresh, old, mean)
         means = jax.tree.map(lambda new, old, mean: mean + share * (new - old), fresh, old, mean)
-        return estimates, means, lambda keep: memory.write(table, rows, fresh, keep), jnp.sum(sizes.astype(float))
+        return estimates, means, lambda keep: tasks.write(table, rows, fresh, keep), jnp.sum(sizes.astype(float))
 
 
 def _refuse_ragged(problem: Problem) -> None:
@@ -157,37 +159,46 @@ def _refuse_ragged(problem: Problem) -> None:
             )
 
 
-def tabled(size: int | None) -> Estimate:
-    """SAGA on every term."""
+class SABA(ThreeDirections):
+    """SABA with its settings; it keeps the means of its two tables."""
 
-    def halves(problem: Problem) -> tuple[Half, Half]:
+    def check(self, problem: Problem) -> None:
+        """Refuse ragged data."""
+        _refuse_ragged(problem)
+
+    def _halves(self, problem: Problem) -> tuple[Half, Half]:
         return (
-            Half(_upper_terms, split(problem.upper_data, size)),
-            Half(_lower_terms, split(problem.lower_data, size)),
+            Half(_upper_terms, split(problem.upper_data, self.batch_size)),
+            Half(_lower_terms, split(problem.lower_data, self.batch_size)),
         )
 
-    def start(problem: Problem, at: Points) -> Begun:
-        begun = [half.start(problem, at) for half in halves(problem)]
-        tables, means = zip(*begun, strict=True)
-        return Begun(means, tables, evaluation_cost(problem, None))
+    def start_estimate(self, problem: Problem, at: Points) -> tuple[PyTree, Any, Cost]:
+        """Both tables at the first point, and their means."""
+        tables, means = zip(*(half.start(problem, at) for half in self._halves(problem)), strict=True)
+        return means, tables, evaluation_cost(problem, None)
 
-    def find(problem: Problem, given: Given, key: Key[Array, ""]) -> Found:
-        keys = jax.random.split(key)
+    def step(
+        self, problem: Problem, rates_at: RatesAt, state: State, key: Key[Array, ""], move: Callable[[Array], Move]
+    ) -> Change:
+        """SAGA on every term, and a step along the directions that they make."""
+        keys, at = jax.random.split(key), points_of(state)
         found = [
-            half.find(problem, given.at, *parts)
-            for half, *parts in zip(halves(problem), given.tables, given.own, keys, strict=True)
+            half.find(problem, at, *parts)
+            for half, *parts in zip(self._halves(problem), state.tables, state.own.estimate, keys, strict=True)
         ]
-        (upper, lower), means, writes, drawn = zip(*found, strict=True)
+        (upper, lower), means, writes, sizes = zip(*found, strict=True)
         toward = -lower.cross if upper.f_x is None else upper.f_x - lower.cross
-        directions = Points(toward.mean(0), lower.g_y, lower.hessian - upper.f_y)
+        estimates = Points(toward.mean(0), lower.g_y, lower.hessian - upper.f_y)
         samples = [
-            jnp.where(isinstance(data, NoData), 0, count)
-            for data, count in zip((problem.upper_data, problem.lower_data), drawn, strict=True)
+            jnp.where(isinstance(data, NoData), 0, size)
+            for data, size in zip((problem.upper_data, problem.lower_data), sizes, strict=True)
         ]
-        cost = Cost(samples[0] + samples[1], drawn[0] + drawn[1], 2 * drawn[1])
-        return Found(directions, means, cost, lambda keep: tuple(write(keep) for write in writes))
-
-    return Estimate(find, start, _refuse_ragged)
+        cost = Cost(samples[0] + samples[1], sizes[0] + sizes[1], 2 * sizes[1])
+        write = lambda keep: tuple(write(keep) for write in writes)
+        change = step_along(problem, rates_at(state.step), state, move, estimates, cost, keep=means, write=write)
+        # x itself is looked at, not its direction, before the tables are written: XLA would else read rows for x after
+        # that, and copy the tables.
+        return change._replace(move=change.move._replace(finite=jnp.asarray(True)), watch=(change.watch, change.move.x))
 
 
 @described(
@@ -199,6 +210,7 @@ def tabled(size: int | None) -> Estimate:
     memory="n/batch·(2d + 3d')",
     curvature="h followed",
     accepts="as many samples in every task",
+    tuning=Tuning("SABA", STEPS, constant_steps),
 )
 @arguments.known_keywords
 def saba(
@@ -214,8 +226,9 @@ def saba(
 
     `upper_step` (γ) and `lower_step` (ρ) are numbers or schedules of the step; `batch_size` is the size of a block: the
     table takes n/batch_size rows of 2d + 3d' numbers for each task. h is kept in the ball of radius C_fy/λ where
-    `Bounds.f_y` is given. The other arguments are those of `bilevax.rsvrb`; all tasks are looked at in every step.
-    Source: Dagréou, Ablin, Vaiter, Moreau, A Framework for Bilevel Optimization that Enables Stochastic and Global
-    Variance Reduction Algorithms, NeurIPS 2022, Algorithm SABA.
+    `Bounds.f_y` is given. All tasks are looked at in every step. Source: Dagréou, Ablin, Vaiter, Moreau, A Framework
+    for Bilevel Optimization that Enables Stochastic and Global Variance Reduction Algorithms, NeurIPS 2022, Algorithm
+    SABA.
     """
-    return assemble("saba", three_directions(tabled(batch_size)), dict(locals()))
+    settings = dict(locals())
+    return assemble("saba", SABA(**common(settings)), settings)

@@ -5,17 +5,40 @@
 on the same samples ξ, ζ at the same (x, y, h). O(ε⁻⁴) samples to an ε-stationary point with steps ∝ t^(−1/2).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import optax
+from jaxtyping import Array, Key
 
 from bilevax import arguments
-from bilevax.algorithms.base import Algorithm, described
-from bilevax.algorithms.three_directions import plain, three_directions
-from bilevax.algorithms.together import assemble
+from bilevax.algorithms.contract import Algorithm, described
+from bilevax.algorithms.frame import Change, Move, RatesAt, State, assemble
+from bilevax.algorithms.parts.all_tasks import common
+from bilevax.algorithms.parts.hypergradient import directions
+from bilevax.algorithms.parts.three_directions import (
+    ThreeDirections,
+    draw_samples,
+    evaluation_cost,
+    points_of,
+    step_along,
+)
+from bilevax.algorithms.registry.tuning import STEPS, Tuning, constant_steps
+from bilevax.problem import Problem
 from bilevax.schedule import power
 
 UPPER_STEP, LOWER_STEP = power(0.3, 8, 1 / 2), power(1, 8, 1 / 2)
+
+
+class SOBA(ThreeDirections):
+    """SOBA with its settings."""
+
+    def step(
+        self, problem: Problem, rates_at: RatesAt, state: State, key: Key[Array, ""], move: Callable[[Array], Move]
+    ) -> Change:
+        """The directions on fresh samples, and a step along them."""
+        D = directions(problem, points_of(state), draw_samples(problem, key, self.batch_size))
+        return step_along(problem, rates_at(state.step), state, move, D, evaluation_cost(problem, self.batch_size))
 
 
 @described(
@@ -27,6 +50,7 @@ UPPER_STEP, LOWER_STEP = power(0.3, 8, 1 / 2), power(1, 8, 1 / 2)
     memory="d'",
     curvature="h followed",
     accepts="any",
+    tuning=Tuning("SOBA", STEPS, constant_steps),
 )
 @arguments.known_keywords
 def soba(
@@ -40,9 +64,10 @@ def soba(
 ) -> Algorithm:
     """SOBA: y ← y − ρ ∇y g, h ← h − ρ(∇²yy g·h − ∇y f), x ← x − γ(∇x f − ∇²xy g·h), at once.
 
-    `upper_step` (γ) and `lower_step` (ρ) are numbers or schedules of the step. The other arguments are those of
-    `bilevax.rsvrb`; all tasks are looked at in every step. h is kept in the ball of radius
-    C_fy/λ where `Bounds.f_y` is given. Source: Dagréou, Ablin, Vaiter, Moreau, A Framework for
-    Bilevel Optimization that Enables Stochastic and Global Variance Reduction Algorithms, NeurIPS 2022, Algorithm SOBA.
+    `upper_step` (γ) and `lower_step` (ρ) are numbers or schedules of the step. All tasks are looked at in every step. h
+    is kept in the ball of radius C_fy/λ where `Bounds.f_y` is given. Source: Dagréou, Ablin, Vaiter, Moreau, A
+    Framework for Bilevel Optimization that Enables Stochastic and Global Variance Reduction Algorithms, NeurIPS 2022,
+    Algorithm SOBA.
     """
-    return assemble("soba", three_directions(plain(batch_size)), dict(locals()))
+    settings = dict(locals())
+    return assemble("soba", SOBA(**common(settings)), settings)

@@ -8,6 +8,8 @@ with D_y = ∇y g_i, D_h = ∇²yy g_i·h_i − ∇y f_i, D_x = mean_i ∇x f_i 
 point of a finite sum of n, near the lower bound.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -15,18 +17,20 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Key, PyTree
 
-from bilevax import arguments, oracle
-from bilevax.algorithms.base import Algorithm, Cost, described
-from bilevax.algorithms.three_directions import (
-    Estimate,
-    Found,
-    Given,
+from bilevax import arguments
+from bilevax.algorithms.contract import Algorithm, Cost, described
+from bilevax.algorithms.frame import Change, Move, RatesAt, State, assemble
+from bilevax.algorithms.parts.all_tasks import common
+from bilevax.algorithms.parts.hypergradient import Points, directions
+from bilevax.algorithms.parts.three_directions import (
+    ThreeDirections,
     draw_samples,
     evaluation_cost,
-    three_directions,
+    points_of,
+    step_along,
 )
-from bilevax.algorithms.together import Begun, all_tasks, assemble
-from bilevax.oracle import Points
+from bilevax.algorithms.registry.tuning import STEPS, Tuning, constant_steps
+from bilevax.algorithms.start import all_tasks
 from bilevax.problem import Problem
 
 
@@ -37,46 +41,52 @@ class Recursion(NamedTuple):
     before: Points
 
 
-def _period(problem: Problem, size: int | None, period: int | None) -> int:
-    """q: as many steps as there are batches in the larger data set, where the user did not say."""
-    if period is not None:
-        return period
-    largest = max(problem.upper_data.max_length, problem.lower_data.max_length)
-    return 1 if size is None else -(-largest // size)
-
-
 def _of_round(k: Any, tree: PyTree) -> PyTree:
     """The tree, as something of round k of a loop: XLA would move what is the same in all rounds out of it."""
     return jax.lax.optimization_barrier((tree, k))[0]
 
 
-def recursive(size: int | None, period: int | None) -> Estimate:
-    """All samples every so many steps, differences in between."""
+@dataclass(frozen=True, eq=False)
+class SRBA(ThreeDirections):
+    """SRBA with its settings; it keeps the estimates and the point before."""
 
-    def start(problem: Problem, at: Points) -> Begun:
-        return Begun(Recursion(jax.tree.map(jnp.zeros_like, at), at))
+    period: int | None = None
 
-    def find(problem: Problem, given: Given, key: Key[Array, ""]) -> Found:
+    def start_estimate(self, problem: Problem, at: Points) -> tuple[Recursion, tuple[()], None]:
+        """Nothing yet: the first step looks at all samples."""
+        return Recursion(jax.tree.map(jnp.zeros_like, at), at), (), None
+
+    def _period(self, problem: Problem) -> int:
+        """q: as many steps as there are batches in the larger data set, where the user did not say."""
+        if self.period is not None:
+            return self.period
+        largest = max(problem.upper_data.max_length, problem.lower_data.max_length)
+        return 1 if self.batch_size is None else -(-largest // self.batch_size)
+
+    def step(
+        self, problem: Problem, rates_at: RatesAt, state: State, key: Key[Array, ""], move: Callable[[Array], Move]
+    ) -> Change:
+        """All samples every q steps, differences on a batch in between."""
+        size, at, recursion = self.batch_size, points_of(state), state.own.estimate
         samples, everything = draw_samples(problem, key, size), (all_tasks(problem), None, None)
-        renewed = (given.step - 1) % _period(problem, size, period) == 0
+        due = (state.step - 1) % self._period(problem) == 0
 
-        def renew(k: Any, directions: Points) -> Points:
-            return oracle.directions(problem, _of_round(k, given.at), everything)
+        def renew(k: Any, estimates: Points) -> Points:
+            return directions(problem, _of_round(k, at), everything)
 
-        def differ(k: Any, directions: Points) -> Points:
-            points = _of_round(k, (given.at, given.own.before))
-            now, before = (oracle.directions(problem, at, samples) for at in points)
-            return jax.tree.map(lambda old, a, b: old + a - b, directions, now, before)
+        def differ(k: Any, estimates: Points) -> Points:
+            points = _of_round(k, (at, recursion.before))
+            now, before = (directions(problem, at, samples) for at in points)
+            return jax.tree.map(lambda old, a, b: old + a - b, estimates, now, before)
 
         # Two loops, one of one round and one of none: all samples are looked at only where it is time to.
-        once = renewed.astype(jnp.int32)
-        directions = jax.lax.fori_loop(0, 1 - once, differ, given.own.directions)
-        directions = jax.lax.fori_loop(0, once, renew, directions)
+        rounds = due.astype(jnp.int32)
+        estimates = jax.lax.fori_loop(0, 1 - rounds, differ, recursion.directions)
+        estimates = jax.lax.fori_loop(0, rounds, renew, estimates)
         costs = evaluation_cost(problem, None), evaluation_cost(problem, size, points=2)
-        pick = lambda whole, batch: jnp.where(renewed, whole, batch)
-        return Found(directions, Recursion(directions, given.at), Cost(*map(pick, *costs)))
-
-    return Estimate(find, start)
+        cost = Cost(*map(lambda whole, batch: jnp.where(due, whole, batch), *costs))
+        keep = Recursion(estimates, at)
+        return step_along(problem, rates_at(state.step), state, move, estimates, cost, keep=keep)
 
 
 @described(
@@ -88,6 +98,7 @@ def recursive(size: int | None, period: int | None) -> Estimate:
     memory="d'",
     curvature="h followed",
     accepts="any (data are finite sums)",
+    tuning=Tuning("SRBA", STEPS, constant_steps),
 )
 @arguments.known_keywords
 def srba(
@@ -105,11 +116,11 @@ def srba(
     - `upper_step` (γ), `lower_step` (ρ): numbers or schedules of the step.
     - `period` (q): by default the number of batches in the larger of the two data sets.
 
-    h is kept in the ball of radius C_fy/λ where `Bounds.f_y` is given. The other arguments are those of
-    `bilevax.rsvrb`; all tasks are looked at in every step. Source: Dagréou, Moreau, Vaiter, Ablin, A Lower Bound and a
-    Near-Optimal Algorithm for Bilevel Empirical Risk Minimization, AISTATS 2024, Algorithm 1.
+    h is kept in the ball of radius C_fy/λ where `Bounds.f_y` is given. All tasks are looked at in every step. Source:
+    Dagréou, Moreau, Vaiter, Ablin, A Lower Bound and a Near-Optimal Algorithm for Bilevel Empirical Risk Minimization,
+    AISTATS 2024, Algorithm 1.
     """
-    chosen = dict(locals())
+    settings = dict(locals())
     if period is not None:
         arguments.count("period", period)
-    return assemble("srba", three_directions(recursive(batch_size, period)), chosen)
+    return assemble("srba", SRBA(**common(settings), period=period), settings)

@@ -14,10 +14,12 @@ import numpy as np
 import optax
 
 from bilevax import arguments
-from bilevax.algorithms.base import Algorithm, described
-from bilevax.algorithms.nested import nested
-from bilevax.algorithms.neumann import whole_sum
-from bilevax.algorithms.together import assemble
+from bilevax.algorithms.bsa import BSA
+from bilevax.algorithms.contract import Algorithm, described
+from bilevax.algorithms.frame import assemble
+from bilevax.algorithms.parts.all_tasks import common
+from bilevax.algorithms.parts.neumann import check_terms, whole_sum
+from bilevax.algorithms.registry.tuning import FALLING_STEPS, NEUMANN_TERMS, TWO_SCALES, Tuning, two_scale_steps
 
 
 def _shrinking(size: int | None, terms: int, shrink: float) -> list[int | None]:
@@ -37,6 +39,7 @@ def _shrinking(size: int | None, terms: int, shrink: float) -> list[int | None]:
     memory="nothing",
     curvature="Neumann series, sum",
     accepts="any; needs neumann_step",
+    tuning=Tuning("StocBio", FALLING_STEPS, two_scale_steps, NEUMANN_TERMS, TWO_SCALES),
 )
 @arguments.known_keywords
 def stocbio(
@@ -60,14 +63,14 @@ def stocbio(
       together the factors take Q batches.
     - `batch_size`: samples of every task for each gradient; the rate asks for O(ε⁻²).
 
-    The other arguments are those of `bilevax.rsvrb`; all tasks are looked at in every step. Source: Ji, Yang, Liang,
+    All tasks are looked at in every step. Source: Ji, Yang, Liang,
     Bilevel Optimization: Convergence Analysis and Enhanced Design, ICML 2021, Algorithm 2.
     """
-    chosen = dict(locals())
+    settings = dict(locals())
     arguments.count("inner_steps", inner_steps)
-    arguments.count("neumann_terms", neumann_terms)
+    check_terms(neumann_terms)
     arguments.share("neumann_shrink", neumann_shrink)
     if batch_size is not None:
         arguments.count("batch_size", batch_size)
     series = whole_sum("stocbio", neumann_step, _shrinking(batch_size, neumann_terms, neumann_shrink))
-    return assemble("stocbio", nested(lambda t: inner_steps, series, batch_size), chosen)
+    return assemble("stocbio", BSA(**common(settings), inner_steps=inner_steps, series=series), settings)

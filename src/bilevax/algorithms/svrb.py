@@ -11,16 +11,19 @@ It is RSVRB with one task, where p = 1 and d = z, without the projections of u a
 ε-stationary point (Theorem 1).
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import optax
+from jaxtyping import Array, Key
 
 from bilevax import arguments
-from bilevax.algorithms.base import Algorithm, described
-from bilevax.algorithms.first import as_beginning
-from bilevax.algorithms.rsvrb import assemble, scheduled
-from bilevax.algorithms.state import Settings
+from bilevax.algorithms.contract import ONE_LOWER, Algorithm, Variables, described
+from bilevax.algorithms.frame import Change, Move, RatesAt, Start, State
+from bilevax.algorithms.registry.tuning import CUBE_ROOT, FALLING_MIXED_STEPS, Tuning, cube_root_steps
+from bilevax.algorithms.rsvrb import RSVRB, assemble_family
+from bilevax.algorithms.start import first_batch_of, refuse_set
 from bilevax.curvature import Curvature
 from bilevax.draw import Sampling
 from bilevax.problem import Problem
@@ -29,11 +32,35 @@ from bilevax.schedule import as_rates, power
 STEP, RELAXATION, MIXING = power(0.2, 8, 1 / 3), power(2, 8, 1 / 3), power(4, 8, 2 / 3)  # Theorem 1, c_0 = 8
 
 
-class _OneTask(Sampling):
+@dataclass(frozen=True, eq=False)
+class SVRB(RSVRB):
+    """Algorithm 1 with its settings."""
+
     def check(self, problem: Problem) -> None:
         """Refuse a problem with more than one lower problem."""
         if problem.num_tasks != 1:
             raise ValueError(f"svrb is for one lower problem, this one has {problem.num_tasks}; use bilevax.rsvrb.")
+        refuse_set(problem)
+        super().check(problem)
+
+    def start(self, problem: Problem, key: Key[Array, ""]) -> Start:
+        """Line 1."""
+        return super().start(without_projections(problem), key)
+
+    def step(
+        self, problem: Problem, rates_at: RatesAt, state: State, key: Key[Array, ""], move: Callable[[Array], Move]
+    ) -> Change:
+        """Lines 3 to 11: those of Algorithm 2 for the one task."""
+        return super().step(without_projections(problem), rates_at, state, key, move)
+
+    def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
+        """x and y."""
+        return super().variables(without_projections(problem), rates_at, state)
+
+
+def without_projections(problem: Problem) -> Problem:
+    """Algorithm 1 projects neither u nor y."""
+    return problem.replace(bounds=replace(problem.bounds, f_x=None, y=None))
 
 
 @described(
@@ -41,10 +68,11 @@ class _OneTask(Sampling):
     loops="single",
     batch="O(1)",
     samples="ε⁻³",
-    tasks="one lower problem",
+    tasks=ONE_LOWER,
     memory="as its curvature",
     curvature="dense, linear_model or tracked",
-    accepts="one lower problem",
+    accepts=ONE_LOWER,
+    tuning=Tuning("SVRB", FALLING_MIXED_STEPS, cube_root_steps, rule=CUBE_ROOT),
 )
 @arguments.known_keywords
 def svrb(
@@ -61,16 +89,15 @@ def svrb(
 ) -> Algorithm:
     """SVRB, Algorithm 1: z = u − V H⁻¹ v, x ← x − η_t γ z, y ← y − τ_t τ w.
 
-    The arguments are those of `bilevax.rsvrb`. The default schedules are Theorem 1's:
-    η_t = τ_t = c/(c_0 + t)^{1/3} and β_t proportional to η_t². Source: Guo, Hu, Zhang, Yang, Algorithm 1.
+    The default schedules are Theorem 1's: η_t = τ_t = c/(c_0 + t)^{1/3} and β_t proportional to η_t². Source: Guo, Hu,
+    Zhang, Yang, Algorithm 1.
     """
-    chosen = dict(locals())
-    settings = Settings(
-        timetable=scheduled(as_rates(upper_step, lower_step, relaxation, mixing)),
-        sampling=_OneTask(1, batch_size),
+    settings = dict(locals())
+    method = SVRB(
+        rates=as_rates(upper_step, lower_step, relaxation, mixing, upper_optimizer),
+        sampling=Sampling(1, batch_size),
+        first=first_batch_of(initialization, initial_batch_size, batch_size),
         curvature=curvature,
         optimizer=upper_optimizer,
-        beginning=as_beginning(initialization, initial_batch_size, batch_size),
-        bounds=lambda bounds: replace(bounds, f_x=None, y=None),
     )
-    return assemble("svrb", settings, chosen)
+    return assemble_family("svrb", method, settings, without_projections)

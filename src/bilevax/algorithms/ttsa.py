@@ -1,7 +1,7 @@
 """TTSA (Hong, Wai, Wang, Yang 2020): one step on y and one on x, on two time scales; a single loop.
 
     y_i ← y_i − β_k ∇y g_i(x, y_i; ζ)
-    h_i = Qϑ · Π_{q=1..p}(I − ϑ∇²yy g_i(x, y_i; ζ_q)) ∇y f_i(x, y_i; ξ),   p uniform on {0, ..., Q−1}, the new y_i
+    h_i = Qϑ · Π_{q=1..p_i}(I − ϑ∇²yy g_i(x, y_i; ζ_q)) ∇y f_i(x, y_i; ξ),   p_i uniform on {0, ..., Q−1}, the new y_i
     x ← x − α_k mean_i(∇x f_i(x, y_i; ξ) − ∇²xy g_i(x, y_i; ζ')·h_i)
 
 α_k ∝ k^(−3/5) and β_k ∝ k^(−2/5): y moves on the faster scale. O(ε⁻⁵) samples to an ε-stationary point. X is the
@@ -13,10 +13,12 @@ from typing import Any
 import optax
 
 from bilevax import arguments
-from bilevax.algorithms.base import Algorithm, described
-from bilevax.algorithms.nested import nested
-from bilevax.algorithms.neumann import random_length
-from bilevax.algorithms.together import assemble
+from bilevax.algorithms.bsa import BSA
+from bilevax.algorithms.contract import Algorithm, described
+from bilevax.algorithms.frame import assemble
+from bilevax.algorithms.parts.all_tasks import common
+from bilevax.algorithms.parts.neumann import random_length
+from bilevax.algorithms.registry.tuning import FALLING_STEPS, NEUMANN_TERMS, TWO_SCALES, Tuning, two_scale_steps
 from bilevax.schedule import power
 
 UPPER_STEP, LOWER_STEP = power(0.1, 8, 3 / 5), power(1, 8, 2 / 5)
@@ -31,6 +33,7 @@ UPPER_STEP, LOWER_STEP = power(0.1, 8, 3 / 5), power(1, 8, 2 / 5)
     memory="nothing",
     curvature="Neumann series, random length",
     accepts="any; needs neumann_step",
+    tuning=Tuning("TTSA", FALLING_STEPS, two_scale_steps, NEUMANN_TERMS, TWO_SCALES),
 )
 @arguments.known_keywords
 def ttsa(
@@ -50,9 +53,9 @@ def ttsa(
     - `neumann_step` (ϑ): at most 1/L_g, to be given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
     - `batch_size`: samples of every task for each gradient and each factor.
 
-    The other arguments are those of `bilevax.rsvrb`; all tasks are looked at in every step. Source: Hong, Wai, Wang,
+    All tasks are looked at in every step. Source: Hong, Wai, Wang,
     Yang, A Two-Timescale Framework for Bilevel Optimization, 2020, Algorithm 1.
     """
-    chosen = dict(locals())
+    settings = dict(locals())
     series = random_length("ttsa", neumann_step, neumann_terms, batch_size)
-    return assemble("ttsa", nested(lambda t: 1, series, batch_size), chosen)
+    return assemble("ttsa", BSA(**common(settings), inner_steps=1, series=series), settings)

@@ -5,9 +5,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevax.files import require_file
+
 MOST_CLASSES = 100
 MOST_LEVELS = 100  # of a category that get a feature of their own; the rest share one
-ADDED = ("weight", "suspicion_rank")
+HUGE = 1e100  # beyond, squares and sums overflow
+NEW_COLUMNS = ("weight", "suspicion_rank")
 
 
 class Tables(NamedTuple):
@@ -24,19 +27,18 @@ def read_table(path: Path) -> Any:
     """A data frame from a CSV file, or a parquet file by its name."""
     import pandas as pd
 
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file.")
+    require_file(path)
     try:
         frame = pd.read_parquet(path) if is_parquet(path) else pd.read_csv(path)
     except ImportError as error:
         raise ValueError(f"reading {path} needs pyarrow: pip install 'bilevax[tables]'.") from error
-    except (ValueError, OSError) as error:  # pandas' errors of parsing are ValueErrors
+    except Exception as error:  # a damaged file can make the parsers raise anything
         raise ValueError(f"{path} cannot be read as {'parquet' if is_parquet(path) else 'CSV'}: {error}") from error
     if not len(frame) or not len(frame.columns):
         raise ValueError(f"{path} holds no rows.")
-    repeated = frame.columns[frame.columns.duplicated()]
-    if len(repeated):
-        raise ValueError(f"{path}: more than one column is named {repeated[0]!r}.")
+    twice = frame.columns[frame.columns.duplicated()]
+    if len(twice):
+        raise ValueError(f"{path}: more than one column is named {twice[0]!r}.")
     return frame
 
 
@@ -47,29 +49,42 @@ def is_parquet(path: Path) -> bool:
 
 def read_tables(path: Path, trusted: Path, label: str) -> Tables:
     """Both tables, once they are known to fit together."""
-    given, sure = read_table(path), read_table(trusted)
-    for frame, where in [(given, path), (sure, trusted)]:
+    dirty, sure = read_table(path), read_table(trusted)
+    for frame, where in [(dirty, path), (sure, trusted)]:
         if label not in frame.columns:
-            raise ValueError(f"{where} has no column {label!r}; its columns are {_listed(frame.columns)}.")
+            raise ValueError(f"{where} has no column {label!r}; its columns are {_join_names(frame.columns)}.")
         missing = int(frame[label].isna().sum())
         if missing:
             raise ValueError(f"{where}: {missing} of {len(frame)} rows have no label in column {label!r}.")
-    taken = [name for name in ADDED if name in given.columns]
-    if taken:
-        raise ValueError(f"{path} has a column {taken[0]!r} already, and one of that name is to be added: rename it.")
-    names = [name for name in given.columns if name != label]
+    clashes = [name for name in NEW_COLUMNS if name in dirty.columns]
+    if clashes:
+        raise ValueError(f"{path} has a column {clashes[0]!r} already, and one of that name is to be added: rename it.")
+    names = [name for name in dirty.columns if name != label]
     if not names:
         raise ValueError(f"{path} has no columns beside the label.")
     absent = [name for name in names if name not in sure.columns]
     if absent:
-        raise ValueError(f"{trusted} lacks columns of {path}: {_listed(absent)}.")
+        raise ValueError(f"{trusted} lacks columns of {path}: {_join_names(absent)}.")
     for name in names:
-        if _is_number(given[name]) != _is_number(sure[name]):
-            kinds = ["numbers" if _is_number(frame[name]) else "text" for frame in (given, sure)]
+        if _is_number(dirty[name]) != _is_number(sure[name]):
+            kinds = ["numbers" if _is_number(frame[name]) else "text" for frame in (dirty, sure)]
             raise ValueError(f"column {name!r} holds {kinds[0]} in {path}, but {kinds[1]} in {trusted}.")
-    labels, trusted_labels = (frame[label].astype(str).to_numpy(dtype=object) for frame in (given, sure))
+        _refuse_huge(dirty[name], name, path)
+        _refuse_huge(sure[name], name, trusted)
+    labels, trusted_labels = (frame[label].astype(str).to_numpy(dtype=object) for frame in (dirty, sure))
     _check_labels(labels, trusted_labels, label, path, trusted)
-    return Tables(given, given[names], labels, sure[names], trusted_labels)
+    return Tables(dirty, dirty[names], labels, sure[names], trusted_labels)
+
+
+def _refuse_huge(column: Any, name: str, path: Path) -> None:
+    """Refuse numbers that have no mean or variance."""
+    if _is_number(column):
+        huge = np.flatnonzero(np.abs(column.to_numpy(float, na_value=np.nan)) > HUGE)
+        if len(huge):
+            raise ValueError(
+                f"{path}: column {name!r} must hold numbers of at most {HUGE:g}; row {huge[0] + 1} has "
+                f"{column.iloc[huge[0]]:g}."
+            )
 
 
 def _check_labels(labels: np.ndarray, trusted: np.ndarray, label: str, path: Path, trusted_path: Path) -> None:
@@ -79,10 +94,10 @@ def _check_labels(labels: np.ndarray, trusted: np.ndarray, label: str, path: Pat
             f"{path}: column {label!r} must hold between 2 and {MOST_CLASSES} classes; it holds {len(classes)}."
         )
     if sure - classes:
-        raise ValueError(f"{trusted_path} holds labels that {path} does not: {_listed(sorted(sure - classes))}.")
+        raise ValueError(f"{trusted_path} holds labels that {path} does not: {_join_names(sorted(sure - classes))}.")
     if classes - sure:
         raise ValueError(
-            f"{trusted_path} has no rows of {_listed(sorted(classes - sure))}: every class needs trusted rows."
+            f"{trusted_path} has no rows of {_join_names(sorted(classes - sure))}: every class needs trusted rows."
         )
 
 
@@ -92,7 +107,7 @@ def _is_number(column: Any) -> bool:
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
-def _listed(names: Any) -> str:
+def _join_names(names: Any) -> str:
     names = list(names)
     return ", ".join(repr(str(name)) for name in names[:8]) + (", ..." if len(names) > 8 else "")
 
@@ -107,8 +122,8 @@ def encoder(features: Any) -> Any:
     numbers = [name for name in features.columns if _is_number(features[name])]
     others = [name for name in features.columns if name not in numbers]
     levels = OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=MOST_LEVELS)
-    filled = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
-    parts = [("numbers", filled, numbers)] if numbers else []
+    imputer = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
+    parts = [("numbers", imputer, numbers)] if numbers else []
     parts += [("categories", make_pipeline(FunctionTransformer(as_text), levels), others)] if others else []
     return ColumnTransformer(parts).fit(features)
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bilevax.files import read_whole
+
 SUFFIXES = (".xz", ".bz2", ".gz")
 GZIP = 16 + zlib.MAX_WBITS  # zlib's way to ask for gzip's header and checksum
 FORMATS: dict[bytes, tuple[str, Callable[[], Any]]] = {
@@ -18,25 +20,25 @@ FORMATS: dict[bytes, tuple[str, Callable[[], Any]]] = {
 
 def read_unpacked(path: Path) -> bytes:
     """The content of the file; what it is packed with shows in its first bytes, whatever its name."""
-    packed = path.read_bytes()
+    content = read_whole(path)
     for start, (name, decompressor) in FORMATS.items():
-        if packed.startswith(start):
+        if content.startswith(start):
             try:
-                return _unpack(packed, decompressor)
+                return _unpack(content, decompressor)
             except (lzma.LZMAError, zlib.error, OSError, EOFError, ValueError) as error:
                 raise ValueError(f"{path} is a truncated or corrupt {name} archive: {error}.") from error
-    return packed
+    return content
 
 
-def _unpack(packed: bytes, decompressor: Callable[[], Any]) -> bytes:
+def _unpack(content: bytes, decompressor: Callable[[], Any]) -> bytes:
     """All streams of an archive; unlike the standard library's own, it passes over nothing but zero padding."""
     parts = []
-    while packed:
+    while content:
         stream = decompressor()
-        parts.append(stream.decompress(packed))
+        parts.append(stream.decompress(content))
         if not stream.eof:
             raise EOFError("it ends too early")
-        packed = stream.unused_data.lstrip(b"\0")
+        content = stream.unused_data.lstrip(b"\0")
     return b"".join(parts)
 
 

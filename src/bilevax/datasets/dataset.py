@@ -9,16 +9,27 @@ import scipy.sparse as sp
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Samples of two classes: `features` (rows, columns) in float64, `labels` (rows,) of -1.0 and +1.0."""
+    """Samples of two classes: `features` (rows, columns) in float64, `labels` (rows,) of -1.0 and +1.0.
+
+    What a file says beside them: the two `classes` that became -1.0 and +1.0, the names of the features' `columns` and
+    that of the `label`'s, where columns have names.
+    """
 
     name: str
     features: sp.csr_array
     labels: np.ndarray
+    classes: tuple[float, float] = (-1.0, 1.0)
+    columns: tuple[str, ...] = ()
+    label: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.features, sp.csr_array) or self.features.dtype != np.float64:
             raise TypeError(f"features must be a scipy.sparse.csr_array of float64; got {type(self.features)}.")
-        if np.shape(self.labels) != self.features.shape[:1] or not np.isin(self.labels, (-1.0, 1.0)).all():
+        real = isinstance(self.labels, np.ndarray) and self.labels.dtype.kind in "iuf"
+        if not real or np.ma.isMaskedArray(self.labels):
+            held = getattr(self.labels, "dtype", "no numbers")
+            raise TypeError(f"labels must be a NumPy array of real numbers; got {type(self.labels)} of {held}.")
+        if self.labels.shape != self.features.shape[:1] or not np.isin(self.labels, (-1.0, 1.0)).all():
             raise ValueError(f"labels must be -1.0 or +1.0, one for each of the {self.features.shape[0]} rows.")
 
     def __repr__(self) -> str:

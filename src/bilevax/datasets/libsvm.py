@@ -4,7 +4,6 @@ import os
 import reprlib
 from array import array
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,6 +12,7 @@ from bilevax import arguments
 from bilevax.datasets.archive import read_unpacked, without_suffix
 from bilevax.datasets.dataset import Dataset
 from bilevax.datasets.numbers import Labels, finite
+from bilevax.files import path_of
 
 LARGEST_INDEX = 2**31 - 1  # LIBSVM's own tools hold an index in 32 bits
 
@@ -30,7 +30,7 @@ def read_libsvm(path: str | os.PathLike, n_features: int | None = None) -> Datas
     """
     if n_features is not None:
         arguments.count("n_features", n_features)
-    path = Path(path)
+    path = path_of("path", path)
     labels, columns, values, ends = Labels(), array("i"), array("d"), array("q", [0])
     for number, line in enumerate(read_unpacked(path).splitlines(), 1):
         try:
@@ -49,7 +49,7 @@ def read_libsvm(path: str | os.PathLike, n_features: int | None = None) -> Datas
     short = np.int32 if len(values) <= LARGEST_INDEX else np.int64  # scikit-learn's solvers refuse 64 bits
     features = sp.csr_array((np.asarray(values), np.asarray(columns), np.asarray(ends, short)), shape)
     features.eliminate_zeros()
-    return Dataset(without_suffix(path), features, signs)
+    return Dataset(without_suffix(path), features, signs, labels.both)
 
 
 def _fields(line: bytes) -> list[str]:
@@ -74,17 +74,17 @@ def _pairs(fields: list[str], n_features: int | None) -> Iterator[tuple[int, flo
 def _wrong_index(field: str, last: int, n_features: int | None) -> str:
     """Why the field cannot follow the index `last`."""
     index, colon, _ = field.partition(":")
-    shown = reprlib.repr(field)
+    words = reprlib.repr(field)
     if not colon:
-        return f"{shown} is not a pair index:value"
+        return f"{words} is not a pair index:value"
     if index == "qid":
-        return f"{shown} marks ranking data, which has no two classes"
+        return f"{words} marks ranking data, which has no two classes"
     if not index.removeprefix("-").isdigit():
-        return f"the index of {shown} is not a whole number"
+        return f"the index of {words} is not a whole number"
     if int(index) < 1:
-        return f"the index of {shown} is below 1: indices are counted from 1 here; is the file 0-based?"
+        return f"the index of {words} is below 1: indices are counted from 1 here; is the file 0-based?"
     if int(index) <= last:
-        return f"the index of {shown} comes after index {last}: indices must increase"
+        return f"the index of {words} comes after index {last}: indices must increase"
     if n_features is not None and int(index) > n_features:
-        return f"the index of {shown} is beyond n_features = {n_features}"
-    return f"the index of {shown} is above {LARGEST_INDEX}, the largest of the format"
+        return f"the index of {words} is beyond n_features = {n_features}"
+    return f"the index of {words} is above {LARGEST_INDEX}, the largest of the format"

@@ -40,6 +40,11 @@ class Labels:
             self.classes.add(value)
         self.values.append(value)
 
+    @property
+    def both(self) -> tuple[float, float]:
+        """The smaller and the larger class."""
+        return min(self.classes), max(self.classes)
+
     def signs(self, path: Path) -> np.ndarray:
         """+1.0 for the larger of the two classes, -1.0 for the other; refuse a file without rows or with one class."""
         if not self.values:

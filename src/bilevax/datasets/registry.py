@@ -68,8 +68,10 @@ def is_here(name: str) -> bool:
 
 
 def _entry(name: str) -> Entry:
+    if not isinstance(name, str):
+        raise TypeError(f"name must be the name of a data set, one of {', '.join(REGISTRY)}; got {name!r}.")
     if name not in REGISTRY:
-        near = difflib.get_close_matches(str(name), REGISTRY, n=3)
+        near = difflib.get_close_matches(name, REGISTRY, n=3)
         hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise ValueError(f"there is no data set {name!r}:{hint} Known are {', '.join(REGISTRY)}.")
     return REGISTRY[name]
@@ -86,12 +88,12 @@ def _find(name: str) -> Path | None:
 
 def _given_folder() -> Path | None:
     """The folder that BILEVAX_DATA names, if it is set."""
-    given = os.environ.get(FOLDER_VARIABLE)
-    if not given:
+    place = os.environ.get(FOLDER_VARIABLE)
+    if not place:
         return None
-    folder = Path(given)
+    folder = Path(place)
     if not folder.is_dir():
-        raise ValueError(f"the environment variable {FOLDER_VARIABLE} must name a folder; {given!r} is none.")
+        raise ValueError(f"the environment variable {FOLDER_VARIABLE} must name a folder; {place!r} is none.")
     return folder
 
 
@@ -115,8 +117,8 @@ def _read_checked(entry: Entry, path: Path) -> Dataset:
     """The data set in the file; refuse a file with other content."""
     data = read_libsvm(path, entry.features)
     if data.digest() != entry.digest:
-        found = data.digest()
-        raise ValueError(f"{path} does not hold {entry.name}: the digest of its rows is {found}, not {entry.digest}.")
+        digest = data.digest()
+        raise ValueError(f"{path} does not hold {entry.name}: the digest of its rows is {digest}, not {entry.digest}.")
     return data
 
 

@@ -1,23 +1,30 @@
 """Many binary tasks on one representation, trained for the areas under their ROC curves."""
 
-from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from bilevax import arguments
-from bilevax.algorithms.base import Algorithm
-from bilevax.algorithms.block_soba import block_soba
 from bilevax.models import network
-from bilevax.models.base import log_odds, probabilities, run, two_classes, written_out
+from bilevax.models.base import (
+    check_network,
+    check_size,
+    log_odds,
+    make_algorithm,
+    probabilities,
+    random_numbers,
+    read_rows,
+    run,
+    to_dense,
+    two_classes,
+)  # fmt: skip
 from bilevax.problems import auc
-from bilevax.rows import held
+from bilevax.rows import as_rows
 
 
 def all_scores(parameters: dict[str, Any], rows: Any) -> Float[Array, "n m"]:
@@ -69,22 +76,25 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> "MultiTaskAUCClassifier":
         """Train on rows X, an array or a scipy.sparse matrix, with labels y of one or many binary tasks."""
-        arguments.positive("learning_rate", self.learning_rate)
-        arguments.count("steps", self.steps)
-        arguments.count("batch_size", self.batch_size)
-        arguments.share("mixing", self.mixing)
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64, multi_output=True)
-        X, positive = written_out(X), self._read(np.asarray(y))
-        key = jax.random.key(seed := int(check_random_state(self.random_state).randint(2**31)))
-        begun = self._begin(X, positive, key)
+        check_network(self)
+        arguments.number("ridge", self.ridge, "a finite number >= 0", lambda v: 0 <= v < np.inf)
+        if self.tasks_per_step is not None:
+            arguments.count("tasks_per_step", self.tasks_per_step)
+        rng = random_numbers(self.random_state)
+        X, y = read_rows(self, X, y, multi_output=True)
+        check_size(self, X.shape[1])
+        X, positive = to_dense(X), self._read(np.asarray(y))
+        key = jax.random.key(seed := int(rng.randint(2**31)))
+        first = self._begin(X, positive, key)
         problem = auc(
-            features=X, labels=2.0 * positive - 1.0, represent=network.representation, body0=begun["body"],
-            heads0=np.asarray(begun["heads"]), ridge=self.ridge,
+            features=X, labels=2.0 * positive - 1.0, represent=network.representation, body0=first["body"],
+            heads0=np.asarray(first["heads"]), ridge=self.ridge,
         )  # fmt: skip
         m = positive.shape[1]
         several = m if self.tasks_per_step is None else min(self.tasks_per_step, m)
-        algorithm = _algorithm(several, self.steps, self.learning_rate, self.batch_size, self.mixing)
-        result = run(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=self.verbose)
+        lower_step = self.mixing / 2  # ∇²yy g = 2
+        algorithm = make_algorithm(lower_step, several, self.steps, self.learning_rate, self.batch_size)
+        result = run(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=bool(self.verbose))
         self.n_steps_ = result.steps
         self.body_, self.heads_ = jax.tree.map(np.asarray, (result.x["body"], result.x["heads"]))
         scores = self._scores(X)
@@ -111,17 +121,24 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         parameters = {"body": body, "heads": jnp.zeros((positive.shape[1], sizes[-1]), dtype)}
         signs = jnp.asarray(2.0 * positive - 1.0, dtype)
         return network.fit_logistic(
-            parameters, held(X), signs, self.ridge, draw_key, score=all_scores, steps=self.steps, batch=self.batch_size
+            parameters,
+            as_rows(X),
+            signs,
+            self.ridge,
+            draw_key,
+            score=all_scores,
+            steps=self.steps,
+            batch=self.batch_size,
         )
 
     def _scores(self, X: Any) -> np.ndarray:
         parameters = jax.tree.map(jnp.asarray, {"body": self.body_, "heads": self.heads_})
-        return np.asarray(all_scores(parameters, held(X)), float)
+        return np.asarray(all_scores(parameters, as_rows(X)), float)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Log-odds of the second class; a column for each task where there are several."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        X = read_rows(self, X, reset=False)
         odds = self._scores(X) * self.log_odds_[:, 0] + self.log_odds_[:, 1]
         return odds[:, 0] if self.one_column_ else odds
 
@@ -134,13 +151,3 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         """The more probable class of each row and task."""
         positive = self.decision_function(X) > 0
         return self.classes_[positive.astype(int)]
-
-
-@lru_cache(maxsize=8)
-def _algorithm(several: int, steps: int, learning_rate: float, batch_size: int, mixing: float) -> Algorithm:
-    """One object for one choice of settings, so that the next fit need not be compiled again."""
-    return block_soba(
-        lower_step=mixing / 2,  # ∇²yy g = 2
-        mixing=1.0, tasks_per_step=several, batch_size=batch_size, initial_batch_size=8 * batch_size,
-        upper_optimizer=optax.adam(optax.cosine_decay_schedule(learning_rate, steps)),
-    )  # fmt: skip

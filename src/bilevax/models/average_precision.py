@@ -1,24 +1,32 @@
 """A classifier that ranks: trained for average precision, the area under the precision-recall curve."""
 
-from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression
-from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from bilevax import arguments
-from bilevax.algorithms.base import Algorithm
-from bilevax.algorithms.block_soba import block_soba
 from bilevax.models import network
-from bilevax.models.base import log_odds, probabilities, run, two_classes, written_out
+from bilevax.models.base import (
+    check_network,
+    check_size,
+    log_odds,
+    make_algorithm,
+    probabilities,
+    random_numbers,
+    read_rows,
+    run,
+    to_dense,
+    two_classes,
+)  # fmt: skip
 from bilevax.problem import Problem
 from bilevax.problems import average_precision
-from bilevax.rows import held
+from bilevax.problems.precision import SURROGATES
+from bilevax.rows import as_rows
 
 GROUP = 64  # positive samples that are compared with the same samples
 
@@ -70,21 +78,20 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> "AveragePrecisionClassifier":
         """Train on rows X, an array or a scipy.sparse matrix, with labels y of two classes."""
         arguments.positive("C", self.C)
-        arguments.positive("learning_rate", self.learning_rate)
-        arguments.count("steps", self.steps)
-        arguments.count("batch_size", self.batch_size)
-        arguments.share("mixing", self.mixing)
-        arguments.one_of("surrogate", self.surrogate, ("sigmoid", "squared_hinge"))
+        check_network(self)
+        arguments.one_of("surrogate", self.surrogate, tuple(SURROGATES))
         if self.width is not None:
             arguments.positive("width", self.width)
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
+        rng = random_numbers(self.random_state)
+        X, y = read_rows(self, X, y)
+        check_size(self, X.shape[1])
         self.classes_, positive = two_classes(y)
-        X = written_out(X)
-        signs, seed = 2.0 * positive - 1.0, int(check_random_state(self.random_state).randint(2**31))
-        begun = self._begin(X, signs, jax.random.key(seed))
-        problem = self._problem(X, signs, begun)
-        algorithm = _algorithm(self.steps, self.learning_rate, self.batch_size, self.mixing)
-        result = run(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=self.verbose)
+        X = to_dense(X)
+        signs, seed = 2.0 * positive - 1.0, int(rng.randint(2**31))
+        first = self._begin(X, signs, jax.random.key(seed))
+        problem = self._problem(X, signs, first)
+        algorithm = make_algorithm(self.mixing, 1, self.steps, self.learning_rate, self.batch_size)
+        result = run(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=bool(self.verbose))
         self.n_steps_ = result.steps
         self.layers_ = jax.tree.map(np.asarray, result.x)
         self.log_odds_ = log_odds(self._scores(X), positive)
@@ -93,30 +100,32 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
     def _begin(self, X: Any, signs: np.ndarray, key: Any) -> network.Layers:
         """The model trained on the logistic loss."""
         dtype = jnp.result_type(float)
-        if not self.hidden:
-            fitted = LogisticRegression(C=self.C, max_iter=1000).fit(X, signs)
-            return [{"weights": jnp.asarray(fitted.coef_.T, dtype), "shift": jnp.asarray(fitted.intercept_, dtype)}]
+        if not len(self.hidden):
+            regression = LogisticRegression(C=self.C, max_iter=1000).fit(X, signs)
+            return [
+                {"weights": jnp.asarray(regression.coef_.T, dtype), "shift": jnp.asarray(regression.intercept_, dtype)}
+            ]
         random_key, draw_key = jax.random.split(key)
         layers = network.random_layers(random_key, (X.shape[1], *self.hidden, 1), dtype)
         return network.fit_logistic(
-            layers, held(X), jnp.asarray(signs, dtype), 1 / (self.C * len(signs)), draw_key,
+            layers, as_rows(X), jnp.asarray(signs, dtype), 1 / (self.C * len(signs)), draw_key,
             score=network.scores, steps=self.steps, batch=self.batch_size,
         )  # fmt: skip
 
-    def _problem(self, X: Any, signs: np.ndarray, begun: network.Layers) -> Problem:
-        width = 1.0 if self.width is None and self.hidden else self.width
+    def _problem(self, X: Any, signs: np.ndarray, first: network.Layers) -> Problem:
+        width = 1.0 if self.width is None and len(self.hidden) else self.width
         return average_precision(
-            features=X, labels=signs, score=network.scores, x0=begun, surrogate=self.surrogate, width=width,
+            features=X, labels=signs, score=network.scores, x0=first, surrogate=self.surrogate, width=width,
             group=GROUP, ridge=1 / (self.C * len(signs)), penalty=network.half_squares,
         )  # fmt: skip
 
     def _scores(self, X: Any) -> np.ndarray:
-        return np.asarray(network.scores(jax.tree.map(jnp.asarray, self.layers_), held(X)), float)
+        return np.asarray(network.scores(jax.tree.map(jnp.asarray, self.layers_), as_rows(X)), float)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Log-odds of the second class."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        X = read_rows(self, X, reset=False)
         slope, shift = self.log_odds_
         return slope * self._scores(X) + shift
 
@@ -129,12 +138,3 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         """The more probable class of each row."""
         positive = self.decision_function(X) > 0
         return self.classes_[positive.astype(int)]
-
-
-@lru_cache(maxsize=8)
-def _algorithm(steps: int, learning_rate: float, batch_size: int, mixing: float) -> Algorithm:
-    """One object for one choice of settings, so that the next fit need not be compiled again."""
-    return block_soba(
-        lower_step=mixing, mixing=1.0, batch_size=batch_size, initial_batch_size=8 * batch_size,
-        upper_optimizer=optax.adam(optax.cosine_decay_schedule(learning_rate, steps)),
-    )  # fmt: skip

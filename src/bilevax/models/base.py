@@ -1,40 +1,137 @@
-"""What the models share: two classes, a run that says when it did not go well, log-odds from scores."""
+"""What the models share: two classes, the method, a run that says when it did not go well, log-odds from scores."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import optax
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_random_state, validate_data
 
-from bilevax.algorithms.base import Algorithm
+from bilevax import arguments, device
+from bilevax.algorithms.block_soba import block_soba
+from bilevax.algorithms.contract import Algorithm
 from bilevax.problem import Problem
-from bilevax.run import Result, solve
+from bilevax.run.result import Result
+from bilevax.run.solve import solve
 
 
 def two_classes(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The two classes in sorted order, and which samples are of the second."""
-    check_classification_targets(y)
+    check_labels(y)
     classes, codes = np.unique(y, return_inverse=True)
     if len(classes) != 2:
         kind = "binary with one class" if len(classes) == 1 else "multiclass"
-        raise ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
+        error = ValueError(f"Only binary classification is supported. The type of the target is {kind}.")
+        error.add_note(f"y must hold two classes; it holds {len(classes)}.")  # the message itself is scikit-learn's
+        raise error
     return classes, codes.reshape(-1) == 1
 
 
 DENSE = 2**24  # numbers up to which it pays to write out the zeros of a sparse matrix
 
 
-def written_out(X: Any) -> Any:
+def to_dense(X: Any) -> Any:
     """Rows as an array where that is small: products with the weights of a network then are much quicker."""
     return X.toarray() if sp.issparse(X) and X.shape[0] * X.shape[1] <= DENSE else X
 
 
-def run(problem: Problem, algorithm: Algorithm, **asked: Any) -> Result:
+@contextmanager
+def explain_rows(rows: str, labels: str, X: Any, y: Any) -> Iterator[None]:
+    """Refuse what scikit-learn would take for something else; add to its errors which arrays they are about."""
+    for name, value in [(rows, X), (labels, y)]:
+        if np.ma.isMaskedArray(value):
+            raise TypeError(f"{name} must not be a masked array: fill what is masked, or drop its rows.")
+    if sp.issparse(y):
+        raise TypeError(
+            f"{labels} must be an array of labels; got a sparse {type(y).__name__}: write it out by toarray()."
+        )
+    if getattr(getattr(X, "dtype", None), "kind", "f") in "USMm":
+        raise TypeError(f"{rows} must hold real numbers; got an array of {X.dtype}.")
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError) as error:
+        error.add_note(f"{rows} must be (samples, features) of finite real numbers, {labels} a label for each sample.")
+        raise
+
+
+def read_rows(model: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
+    """Rows, and labels where they are given, as scikit-learn takes them."""
+    with explain_rows("X", "y", X, y):
+        return validate_data(model, X, y, accept_sparse="csr", dtype=np.float64, **options)
+
+
+def check_labels(y: np.ndarray) -> None:
+    """Refuse what are no classes: complex numbers, or labels that cannot be sorted."""
+    if y.dtype.kind in "cV":
+        raise TypeError(f"y must hold classes; got an array of {y.dtype}.")
+    try:
+        np.unique(y)
+    except TypeError as error:
+        raise TypeError(f"y must hold classes of one kind, all text or all numbers ({error}).") from None
+    check_classification_targets(y)
+
+
+def random_numbers(value: Any) -> np.random.RandomState:
+    """The random numbers that `random_state` asks for."""
+    try:
+        return check_random_state(value)
+    except (ValueError, TypeError):
+        raise ValueError(
+            f"random_state must be None, a whole number in 0..2**32 - 1 or a numpy RandomState; got {value!r}."
+        ) from None
+
+
+def check_training(model: Any) -> None:
+    """Refuse settings that all models have and that are out of range."""
+    arguments.count("steps", model.steps)
+    arguments.count("batch_size", model.batch_size)
+    arguments.share("mixing", model.mixing)
+    if not isinstance(model.verbose, (bool, int, np.bool_)):
+        raise TypeError(f"verbose must be True or False; got {model.verbose!r}.")
+
+
+def check_network(model: Any) -> None:
+    """Refuse settings of a network that are out of range."""
+    check_training(model)
+    arguments.positive("learning_rate", model.learning_rate)
+    several = isinstance(model.hidden, (tuple, list)) or (isinstance(model.hidden, np.ndarray) and model.hidden.ndim)
+    if not several:
+        raise TypeError(f"hidden must be the sizes of the hidden layers, such as (32,) or (); got {model.hidden!r}.")
+    for k, size in enumerate(model.hidden):
+        arguments.count(f"hidden[{k}]", size)
+
+
+def check_size(model: Any, inputs: int) -> None:
+    """Refuse a network or a batch that does not fit in memory."""
+    sizes = [inputs, *map(int, model.hidden)]
+    weights = {f"hidden[{k}]": 8 * before * after for k, (before, after) in enumerate(pairwise(sizes))}
+    device.require("hidden", weights, "Have smaller layers.")
+    device.require("batch_size", {"a batch": 8 * int(model.batch_size) * max(sizes)}, "Take fewer samples.")
+
+
+@lru_cache(maxsize=8)
+def make_algorithm(
+    lower_step: float, tasks_per_step: int, steps: int, learning_rate: float, batch_size: int
+) -> Algorithm:
+    """Block SOBA with Adam; one object for one choice, so that the next fit need not be compiled again."""
+    return block_soba(
+        lower_step=lower_step, mixing=1.0, tasks_per_step=tasks_per_step, batch_size=batch_size,
+        initial_batch_size=8 * batch_size,
+        upper_optimizer=optax.adam(optax.cosine_decay_schedule(float(learning_rate), steps)),
+    )  # fmt: skip
+
+
+def run(problem: Problem, algorithm: Algorithm, **options: Any) -> Result:
     """`solve`, with a warning where the run diverged or was interrupted; the model then is what was reached."""
-    result = solve(problem, algorithm, **asked)
+    result = solve(problem, algorithm, **options)
     if result.status == "diverged":
         warnings.warn(f"{result.message}; lower the learning rate or the mixing.", ConvergenceWarning, stacklevel=3)
     if result.status == "interrupted":
@@ -44,8 +141,8 @@ def run(problem: Problem, algorithm: Algorithm, **asked: Any) -> Result:
 
 def log_odds(scores: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
     """Slope and shift that turn scores into log-odds."""
-    fitted = LogisticRegression(C=np.inf).fit(scores[:, None], positive)
-    return float(fitted.coef_[0, 0]), float(fitted.intercept_[0])
+    regression = LogisticRegression(C=np.inf).fit(scores[:, None], positive)
+    return float(regression.coef_[0, 0]), float(regression.intercept_[0])
 
 
 def probabilities(odds: np.ndarray) -> np.ndarray:

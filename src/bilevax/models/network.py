@@ -56,8 +56,8 @@ def fit_logistic(
 
     def step(t: Array, carry: tuple) -> tuple:
         parameters, state = carry
-        drawn = jax.random.randint(jax.random.fold_in(key, t), (batch,), 0, len(signs))
-        gradient = jax.grad(loss)(parameters, jax.tree.map(lambda leaf: leaf[drawn], rows), signs[drawn])
+        places = jax.random.randint(jax.random.fold_in(key, t), (batch,), 0, len(signs))
+        gradient = jax.grad(loss)(parameters, jax.tree.map(lambda leaf: leaf[places], rows), signs[places])
         with jax.numpy_dtype_promotion("standard"):
             updates, state = optimizer.update(gradient, state)
         return optax.apply_updates(parameters, updates), state

@@ -8,17 +8,25 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_is_fitted, check_random_state, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted
 
-from bilevax import arguments, metrics
-from bilevax.algorithms.base import Algorithm
+from bilevax import arguments
+from bilevax.algorithms.contract import Algorithm
 from bilevax.algorithms.rsvrb import rsvrb
-from bilevax.models.base import probabilities, run
+from bilevax.exact import evaluation
+from bilevax.models.base import (
+    check_labels,
+    check_training,
+    explain_rows,
+    probabilities,
+    random_numbers,
+    read_rows,
+    run,
+)
 from bilevax.problem import Problem
 from bilevax.problems import reweighting
 
-HELD_OUT = 0.25  # the share of rows that are taken for trusted where none are given
+TRUSTED_SHARE = 0.25  # the share of rows that are taken for trusted where none are given
 TASKS_PER_STEP = 5
 
 
@@ -64,14 +72,16 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         Without trusted rows a quarter of the rows, drawn at random, are taken for trusted: then the rows that are
         found suspicious are those that disagree with the others.
         """
-        arguments.positive("upper_step", self.upper_step)
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=np.float64)
-        check_classification_targets(y)
-        rng = check_random_state(self.random_state)
+        check_training(self)
+        for name in ("upper_step", "ridge"):
+            arguments.positive(name, getattr(self, name))
+        rng = random_numbers(self.random_state)
+        X, y = read_rows(self, X, y)
+        check_labels(y)
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
             raise ValueError(f"y must hold at least two classes; got one class, {self.classes_[0]!r}.")
-        trusted, trusted_y = self._trusted(X, y, X_trusted, y_trusted, rng)
+        trusted, trusted_y = self._trusted_rows(X, y, X_trusted, y_trusted, rng)
         self.scaler_ = StandardScaler(with_mean=not sp.issparse(X)).fit(X)
         problem = reweighting(
             train_features=self.scaler_.transform(X), train_labels=self._signs(y),
@@ -79,9 +89,9 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         )  # fmt: skip
         result = run(
             problem, self._algorithm(problem, self.scaler_.transform(X)), steps=self.steps,
-            seed=int(rng.randint(2**31)), metrics=_objective, progress=self.verbose,
+            seed=int(rng.randint(2**31)), metrics=_objective, progress=bool(self.verbose),
         )  # fmt: skip
-        models = np.asarray(metrics.exact(problem, jnp.asarray(result.x)).y, float)
+        models = np.asarray(evaluation.exact(problem, jnp.asarray(result.x)).y, float)
         self.coef_, self.intercept_ = models[:, :-1], models[:, -1]
         self.weights_ = probabilities(np.asarray(result.x, float))
         self.suspicion_rank_ = 1 + np.argsort(np.argsort(self.weights_, kind="stable"), kind="stable")
@@ -89,15 +99,16 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         self.n_iter_ = result.steps
         return self
 
-    def _trusted(self, X: Any, y: np.ndarray, X_trusted: Any, y_trusted: Any, rng: Any) -> tuple[Any, np.ndarray]:
+    def _trusted_rows(self, X: Any, y: np.ndarray, X_trusted: Any, y_trusted: Any, rng: Any) -> tuple[Any, np.ndarray]:
         """The trusted rows, checked; some of the training rows where there are none."""
         if (X_trusted is None) != (y_trusted is None):
             raise ValueError("X_trusted and y_trusted must be given together.")
         if X_trusted is None:
-            drawn = rng.permutation(len(y))[: max(1, int(HELD_OUT * len(y)))]
-            return X[drawn], y[drawn]
-        trusted = check_array(X_trusted, accept_sparse="csr", dtype=np.float64, input_name="X_trusted")
-        labels = np.asarray(y_trusted)
+            places = rng.permutation(len(y))[: max(1, int(TRUSTED_SHARE * len(y)))]
+            return X[places], y[places]
+        with explain_rows("X_trusted", "y_trusted", X_trusted, y_trusted):
+            trusted = check_array(X_trusted, accept_sparse="csr", dtype=np.float64, input_name="X_trusted")
+            labels = np.asarray(y_trusted)
         if trusted.shape[1] != X.shape[1] or labels.shape != trusted.shape[:1]:
             raise ValueError(
                 f"X_trusted must have the {X.shape[1]} columns of X, and y_trusted one label for each of its rows; got "
@@ -126,7 +137,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores of each class; of the second one alone where there are two."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        X = read_rows(self, X, reset=False)
         scores = np.asarray(self.scaler_.transform(X) @ self.coef_.T) + self.intercept_
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
@@ -144,7 +155,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
 
 
 def _objective(problem: Problem, variables: Any) -> dict[str, Any]:
-    return {"objective": metrics.objective(problem, variables.x, variables.y)}
+    return {"objective": evaluation.objective(problem, variables.x, variables.y)}
 
 
 def _largest_singular(rows: Any) -> float:

@@ -1,13 +1,13 @@
 """Ready-made problems."""
 
-from bilevax.problems.auc import auc
-from bilevax.problems.average_precision import average_precision
-from bilevax.problems.compositional import compositional
-from bilevax.problems.meta_learning import meta_learning
-from bilevax.problems.minmax import minmax
-from bilevax.problems.quadratic import Quadratic, quadratic
-from bilevax.problems.reweighting import reweighting
-from bilevax.problems.ridge import ridge
+from bilevax.problems.adaptation import meta_learning
+from bilevax.problems.auc_margin import auc
+from bilevax.problems.composition import compositional
+from bilevax.problems.penalties import ridge
+from bilevax.problems.precision import average_precision
+from bilevax.problems.quadratics import Quadratic, quadratic
+from bilevax.problems.saddle import minmax
+from bilevax.problems.sample_weights import reweighting
 
 __all__ = [
     "Quadratic",

@@ -1,0 +1,226 @@
+"""One frame for all algorithms: what a step does that is not in its paper.
+
+    rates of step t → [the method's own lines, which draw, visit tasks and find a direction] → the step on x
+    → is all finite? → write in place → count the work
+
+A method is one file with a subclass of `Method`. Its `start` and `step` follow the box of its paper; `assemble` makes
+an `Algorithm` of it. A step that would leave the finite numbers is not taken.
+"""
+
+import abc
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from bilevax import draw
+from bilevax.algorithms.contract import Algorithm, Cost, Info, Variables
+from bilevax.draw import Data
+from bilevax.problem import Problem
+from bilevax.schedule import Rates, Step
+
+Optimizer: TypeAlias = optax.GradientTransformation | None
+RatesAt = Callable[[Step], Rates]
+
+
+class State(NamedTuple):
+    """x_t and what a method carries on beside it.
+
+    `own` is small, or replaced as a whole; `tables` are large: a step writes a few of their rows in place.
+    """
+
+    step: Step
+    x: Float[Array, " d"]
+    own: Any
+    tables: Any
+    optimizer: PyTree
+    initial_cost: Cost
+
+
+class Start(NamedTuple):
+    """What a method carries from the start on, and what that took."""
+
+    own: Any
+    tables: Any
+    cost: Cost
+
+
+class Move(NamedTuple):
+    """The next x, what the optimizer carries on, and whether x and the direction are finite."""
+
+    x: Float[Array, " d"]
+    optimizer: PyTree
+    finite: Bool[Array, ""]
+
+
+class Change(NamedTuple):
+    """All that a step changes, and what it took.
+
+    `watch` holds what must be finite beside x and its direction. `write(keep)` gives the tables after the step, as they
+    were where `keep`.
+    """
+
+    move: Move
+    own: Any
+    cost: Cost
+    watch: PyTree
+    write: Callable[[Bool[Array, ""]], Any] = lambda keep: ()
+
+
+class Method(abc.ABC):
+    """A bilevel method with its settings, as its paper states it.
+
+    `rates` are its schedules, `optimizer` makes a step of the direction, or none does.
+    """
+
+    rates: Rates
+    optimizer: Optimizer
+
+    def check(self, problem: Problem) -> None:
+        """Refuse what the method cannot take."""
+        return
+
+    @abc.abstractmethod
+    def start(self, problem: Problem, key: Key[Array, ""]) -> Start:
+        """The first point and the first estimates."""
+
+    @abc.abstractmethod
+    def step(
+        self,
+        problem: Problem,
+        rates_at: RatesAt,
+        state: State,
+        key: Key[Array, ""],
+        move: Callable[[Float[Array, " d"]], Move],
+    ) -> Change:
+        """One step from `state`; `move(direction)` is the step on x."""
+
+    def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
+        """x and all y, up to date."""
+        return Variables(state.x, state.own.y)
+
+    def rates_at(self, problem: Problem, own: Any, t: Step) -> Rates:
+        """The rates of step t, from numbers and schedules, in the floating type of the problem."""
+        dtype = problem.x0.dtype
+        return jax.tree.map(lambda rate: jnp.asarray(rate(t) if callable(rate) else rate, dtype), self.rates)
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuse anything but an optax transformation, or none."""
+    if optimizer is not None and not isinstance(optimizer, optax.GradientTransformation):
+        raise TypeError(
+            f"upper_optimizer must be an optax transformation, for example optax.adam(1e-2); got {optimizer!r}."
+        )
+
+
+def start_optimizer(problem: Problem, optimizer: Optimizer) -> PyTree:
+    """What the optimizer carries; nothing without one. Refuses one whose updates are not like x."""
+    if optimizer is None:
+        return ()
+    x = problem.unravel_x(problem.x0)
+    kinds = lambda tree: jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), tree)
+    try:
+        with jax.numpy_dtype_promotion("standard"):
+            first = optimizer.init(x)
+            updates, after = jax.eval_shape(optimizer.update, x, first, x)
+            right, wrong = kinds((x, first)), kinds((updates, after))
+    except Exception as error:
+        error.add_note("raised by upper_optimizer, called with x0 as gradient and as parameters")
+        raise
+    if right != wrong:
+        raise ValueError(
+            "upper_optimizer must give updates like x0 and carry on what it carries, of the same shapes and types, "
+            f"{right}; it gives {wrong}."
+        )
+    return first
+
+
+def move_x(problem: Problem, optimizer: Optimizer, state: State, step: Any, direction: Float[Array, " d"]) -> Move:
+    """x_{t+1} = x_t − η d, or x_t plus η times what the optimizer makes of d.
+
+    x − η d is finite where η²‖d‖² is, which saves a look at x.
+    """
+    square = direction @ direction
+    if optimizer is None:
+        finite = jnp.isfinite(square) & jnp.isfinite(step * step * square)
+        return Move(state.x - step * direction, state.optimizer, finite)
+    with jax.numpy_dtype_promotion("standard"):  # what optimizers of optax are written for
+        updates, after = optimizer.update(problem.unravel_x(direction), state.optimizer, problem.unravel_x(state.x))
+    x = state.x + step * jax.flatten_util.ravel_pytree(updates)[0]
+    return Move(x, after, jnp.isfinite(square) & jnp.isfinite(x @ x))
+
+
+def all_finite(tree: PyTree) -> Bool[Array, ""]:
+    """Whether all numbers are so far from overflow that the sums of their squares are finite."""
+    squares = []
+    for leaf in jax.tree.leaves(tree):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            squares.append(leaf.ravel() @ leaf.ravel())
+    return jnp.all(jnp.isfinite(jnp.stack(squares))) if squares else jnp.asarray(True)
+
+
+def count(
+    data: Data, tasks: Int[Array, " B"], size: int | None, *, times: Any = 1.0, gradients: int = 0, products: int = 0
+) -> Cost:
+    """The cost of `times` batches of the given size for each task, and so many gradients and products for each sample.
+
+    A loss without data is one evaluation for a task, and no samples.
+    """
+    samples = draw.count_samples(data, tasks, size)
+    evaluations = times * jnp.maximum(samples, float(len(tasks)))
+    return Cost(times * samples, evaluations * float(gradients), evaluations * float(products))
+
+
+def count_both(problem: Problem, tasks: Int[Array, " B"], size: int | None, points: int, products: int) -> Cost:
+    """The cost of both gradients of each task on a batch at so many points, and of products for each sample of g."""
+    upper = draw.count_samples(problem.upper_data, tasks, size)
+    lower = draw.count_samples(problem.lower_data, tasks, size)
+    least = float(len(tasks))
+    evaluations = points * jnp.maximum(lower, least)
+    gradients = points * jnp.maximum(upper, least) + evaluations
+    return Cost(upper + lower, gradients, evaluations * float(products))
+
+
+class SpecialForm(NamedTuple):
+    """A quicker way of the same steps for some problems; its states are of a type of their own."""
+
+    serves: Callable[[Problem], bool]
+    state: type
+    init: Callable[..., Any]
+    step: Callable[..., tuple[Any, Info]]
+    variables: Callable[..., Variables]
+
+
+def assemble(name: str, method: Method, settings: Mapping[str, Any], special: SpecialForm | None = None) -> Algorithm:
+    """The algorithm of a method; `settings` are what the user chose, for the record."""
+    check_optimizer(method.optimizer)
+
+    def init(problem: Problem, key: Key[Array, ""]) -> Any:
+        method.check(problem)
+        if special is not None and special.serves(problem):
+            return special.init(problem, key)
+        own, tables, cost = method.start(problem, key)
+        first = start_optimizer(problem, method.optimizer)
+        return State(jnp.int32(1), problem.x0, own, tables, first, cost)
+
+    def step(problem: Problem, state: Any, key: Key[Array, ""]) -> tuple[Any, Info]:
+        if special is not None and isinstance(state, special.state):
+            return special.step(problem, state, key)
+        rates_at = partial(method.rates_at, problem, state.own)
+        move = partial(move_x, problem, method.optimizer, state, rates_at(state.step).upper_step)
+        change = method.step(problem, rates_at, state, key, move)
+        finite = change.move.finite & all_finite(change.watch)
+        after = State(state.step + 1, change.move.x, change.own, (), change.move.optimizer, state.initial_cost)
+        reached = jax.tree.map(partial(jnp.where, finite), after, state._replace(tables=()))
+        return reached._replace(tables=change.write(~finite)), Info(change.cost, finite)
+
+    def variables(problem: Problem, state: Any) -> Variables:
+        if special is not None and isinstance(state, special.state):
+            return special.variables(problem, state)
+        return method.variables(problem, partial(method.rates_at, problem, state.own), state)
+
+    return Algorithm(name, init, step, variables, settings)

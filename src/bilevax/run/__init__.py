@@ -1,0 +1,1 @@
+"""One run: what was asked for, the loop, what was recorded, and what a terminal shows of it."""

@@ -1,0 +1,349 @@
+"""solve(): the only loop. Compiled chunks of steps; between them the clock stands still."""
+
+import functools
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from bilevax import arguments, device, identity, schedule
+from bilevax.algorithms.contract import (
+    Algorithm,
+    Cost,
+    Variables,
+    check_parts,
+    check_state,
+    check_step,
+    check_variables,
+)
+from bilevax.problem import Problem
+from bilevax.run import terminal, watch
+from bilevax.run.metrics import exact_metrics
+from bilevax.run.plan import CHUNK, RUN_COLUMNS, Budget, Metrics, Plan, checked_metrics, record_interval
+from bilevax.run.result import Result
+from bilevax.run.trace import Trace
+
+CHUNK_SECONDS = 0.25  # how long one call should take, so that Ctrl-C and the clock are heard
+
+
+@dataclass
+class _Run:
+    """A run so far, and what it has compiled."""
+
+    problem: Problem
+    algorithm: Algorithm
+    key: Array
+    variables: Callable[[Problem, Any], Variables]
+    state: Any
+    steps: int
+    cost: Cost
+    seconds: float
+    trace: Trace
+    seed: int
+    origin: dict[str, str]
+    pace: float = math.nan  # seconds per step, of the last chunk
+    saved: "_Run | None" = None  # as it was at the last record: a chunk that raises takes its state with it
+
+    def record(self, metrics: Metrics | None) -> None:
+        self._save()
+        values = {} if metrics is None else self._measure(metrics)
+        own = (self.steps, *self.cost, self.seconds)
+        self.trace.add({**dict(zip(RUN_COLUMNS, own, strict=True)), **checked_metrics(values)})
+
+    def _measure(self, metrics: Metrics) -> Any:
+        """What `metrics` returns; an error of it says where it comes from."""
+        reached = self.variables(self.problem, self.state)
+        try:
+            return metrics(self.problem, reached)
+        except Exception as error:
+            error.add_note(f"raised by metrics(problem, variables), called by solve after {self.steps} steps")
+            raise
+
+    def _save(self) -> None:
+        """Keep a copy of the state, unless it is so large that two of them may not fit."""
+        available = device.available_bytes()
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(self.state))
+        if available is None or size < available / 8:
+            self.saved = replace(self, state=jax.tree.map(jnp.copy, self.state), saved=None)
+
+    def look(self) -> None:
+        """Whether the lower problems are as curved as was said: at the start, and after 1, 2, 4, 8, ... records."""
+        records = len(self.trace.rows)
+        if records & (records - 1) == 0:
+            x, y = self.variables(self.problem, self.state)
+            watch.look_at(self.problem, x, y, self.steps, self.algorithm.settings.get("neumann_step"))
+
+    def result(self, status: str, message: str) -> Result:
+        reached = self.variables(self.problem, self.state)
+        return Result(
+            x=self.problem.unravel_x(reached.x), y=self.problem.unravel_all(reached.y), status=status, message=message,
+            steps=self.steps, cost=self.cost, seconds=self.seconds, trace=self.trace, state=self.state, seed=self.seed,
+            origin=self.origin,
+        )  # fmt: skip
+
+    def rescue(self, error: BaseException) -> None:
+        """Attach to an error what was reached before it, as `error.result`."""
+        lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(self.state))
+        kept = self.saved if lost else self
+        if kept is not None and kept.steps > 0:
+            error.result = kept.result("interrupted", f"{type(error).__name__} after {self.steps} steps")  # type: ignore[attr-defined]
+            error.add_note(
+                f"What was reached after {kept.steps} steps is the attribute `result` of this error; "
+                "bilevax.solve(..., resume=error.result) goes on from there."
+            )
+
+    def chunk_size(self, plan: Plan) -> int:
+        until_record = plan.record_every - self.steps % plan.record_every
+        limit = CHUNK_SECONDS
+        if plan.budget.seconds is not None:
+            limit = min(limit, plan.budget.seconds - self.seconds)
+        by_time = 8 if math.isnan(self.pace) else int(limit / max(self.pace, 1e-9))
+        return max(1, min(plan.budget.steps_left(self), until_record, by_time))
+
+    def _no_steps(self) -> tuple[Any, ...]:
+        """What the loop is called with to take no step."""
+        none = jnp.int32(0)
+        return self.problem, self.state, self.key, none, none, jnp.asarray(0, float)
+
+    def inspect(self, loop: Any) -> None:
+        """Trace a step, so that one that breaks the contract is refused before anything long; JAX keeps the trace."""
+        loop.trace(*self._no_steps())
+
+    def compile(self, loop: Callable[..., Any]) -> None:
+        """Take no step: what is left is compilation, which is not timed."""
+        self.state = jax.block_until_ready(loop(*self._no_steps()))[0]
+
+    def advance(self, loop: Callable[..., Any], n: int, samples: float) -> bool:
+        """Up to n steps, timed and counted, until so many samples are used; whether they were finite."""
+        limits = jnp.int32(self.steps + 1), jnp.int32(n), jnp.asarray(samples, float)
+        begun = time.perf_counter()
+        state, costs, taken, finite = jax.block_until_ready(loop(self.problem, self.state, self.key, *limits))
+        spent = time.perf_counter() - begun
+        done = np.asarray(costs, float)[: int(taken)]
+        self.state = state
+        self.steps += len(done)
+        self.seconds += spent
+        self.pace = spent / n
+        if len(done):
+            self.cost = Cost(*(a + b for a, b in zip(self.cost, _as_cost(done.sum(0)), strict=True)))
+        return bool(finite)
+
+
+def _as_cost(counts: Any) -> Cost:
+    return Cost(*(round(float(count)) for count in counts))
+
+
+def _origin_of(problem: Problem, algorithm: Algorithm) -> dict[str, str]:
+    """What decides on every step of a run but for its seed."""
+    x = problem.unravel_x(problem.x0)
+    settings = {name: identity.describe(value, x) for name, value in algorithm.settings.items()}
+    return {"algorithm": algorithm.name, **settings, **problem.identify(), "default type": str(jnp.result_type(float))}
+
+
+def _check_resume(resume: Any, origin: dict[str, str], seed: int | None) -> None:
+    """Refuse a result that another algorithm, other settings, another problem or another seed left behind."""
+    if not isinstance(resume, Result):
+        raise TypeError(f"resume must be a bilevax.Result; got {type(resume).__name__}.")
+    other = identity.differences(resume.origin, origin)
+    if other:
+        left_by = resume.origin.get("algorithm", "an unknown algorithm")
+        raise ValueError(
+            f"resume must come from a run of {origin['algorithm']} on the same problem with the same settings; it "
+            f"comes from {left_by}, and not the same are {', '.join(other)}."
+        )
+    if seed is not None and seed != resume.seed:
+        raise ValueError(f"resume comes from a run with seed {resume.seed}, which it keeps; got seed={seed}.")
+
+
+def _begin(problem: Problem, algorithm: Algorithm, seed: int, origin: dict[str, str], resume: Result | None) -> _Run:
+    """A fresh run, or the resumed one on copies: a compiled loop takes its state's memory over."""
+    init_key, step_key = jax.random.split(jax.random.key(seed))
+    variables = _variables_of(algorithm.name, algorithm.variables)
+    of_all: dict[str, Any] = {
+        "problem": problem, "algorithm": algorithm, "key": step_key, "variables": variables, "seed": seed,
+        "origin": origin,
+    }  # fmt: skip
+    if resume is not None:
+        state = jax.tree.map(jnp.copy, resume.state)
+        trace = Trace([dict(row) for row in resume.trace.rows], dict(resume.trace.settings))
+        of_all |= {"steps": resume.steps, "cost": resume.cost, "seconds": resume.seconds}
+        return _Run(**of_all, state=state, trace=trace)
+    leaves, structure = jax.tree.flatten((problem, init_key))
+    kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+    init = _start_of(algorithm.name, algorithm.init, structure, kinds)
+    begun = time.perf_counter()
+    state = jax.block_until_ready(init(problem, init_key))
+    seconds = time.perf_counter() - begun
+    settings = {name: str(value) for name, value in algorithm.settings.items()}
+    trace = Trace(settings={"algorithm": algorithm.name, "seed": seed, **settings})
+    return _Run(**of_all, state=state, trace=trace, steps=0, cost=_as_cost(state.initial_cost), seconds=seconds)
+
+
+def _check_batches(problem: Problem, settings: Mapping[str, Any]) -> None:
+    """Refuse batches that do not fit in memory."""
+    available = device.available_bytes()
+    rows = [jax.eval_shape(lambda: data.take(jnp.int32(0), jnp.zeros(1, jnp.int32)))  # noqa: B023
+            for data in (problem.upper_data, problem.lower_data)]  # fmt: skip
+    row = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
+    for name in ("batch_size", "initial_batch_size"):
+        size = settings.get(name)
+        if available is not None and isinstance(size, int) and size * max(row, 8) > available:
+            raise MemoryError(
+                f"{name} must be so small that a batch fits in memory; {size} samples of {row} bytes take "
+                f"{size * row / 1e9:.3g} GB, and {available / 1e9:.3g} GB are available."
+            )
+
+
+@functools.lru_cache(maxsize=16)
+def _variables_of(name: str, variables: Callable[..., Any]) -> Callable[..., Any]:
+    """`variables`, looked at while it is traced; one compiled function for all runs of an algorithm."""
+    return jax.jit(lambda problem, state: check_variables(name, problem, variables(problem, state)))
+
+
+@functools.lru_cache(maxsize=16)
+def _start_of(
+    name: str, init: Callable[..., Any], structure: Any, kinds: tuple[tuple[Any, Any], ...]
+) -> Callable[..., Any]:
+    """`init`, compiled ahead for a problem of this structure, shapes and dtypes: its first run is timed like any."""
+    leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in kinds]
+    start = jax.jit(lambda problem, key: check_state(name, init(problem, key)))
+    return start.lower(*jax.tree.unflatten(structure, leaves)).compile()
+
+
+@functools.lru_cache(maxsize=16)
+def _loop_of(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
+    """n steps from step t on, fewer where the samples end or the run diverges: the state, the cost of each.
+
+    One function for an algorithm, so that its next run on such a problem need not be compiled again.
+    """
+
+    def loop(
+        problem: Problem, state: Any, key: Array, t: Array, n: Array, samples: Array
+    ) -> tuple[Any, Array, Array, Array]:
+        def unfinished(carry: tuple[Any, ...]) -> Array:
+            _, _, used, k, finite = carry
+            return finite & (k < n) & (used < samples)
+
+        def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+            state, costs, used, k, _ = carry
+            state, info = check_step(name, state, step(problem, state, jax.random.fold_in(key, t + k)))
+            cost, finite = Cost(*(jnp.asarray(count, float) for count in info.cost)), jnp.asarray(info.finite)
+            return state, costs.at[k].set(jnp.stack(cost)), used + cost.samples, k + finite.astype(jnp.int32), finite
+
+        costs = jnp.zeros((CHUNK, len(Cost._fields)))
+        first = (state, costs, jnp.asarray(0, float), jnp.int32(0), jnp.asarray(True))
+        state, costs, _, taken, finite = jax.lax.while_loop(unfinished, body, first)
+        return state, costs, taken, finite
+
+    return jax.jit(loop, donate_argnums=1)
+
+
+def _carry_out(run: _Run, plan: Plan, interrupted: Callable[[], bool], report: terminal.Report) -> tuple[str, str]:
+    """Run until the plan says that it is over; status and reason."""
+    loop = _loop_of(run.algorithm.name, run.algorithm.step)
+    if plan.budget.used_up(run) is None:
+        run.inspect(loop)
+    if not run.trace.rows or not plan.target.keys() <= run.trace.rows[-1].keys():
+        run.record(plan.metrics)
+    plan.check_target(run.trace.rows[-1])
+    run.look()
+    ended = plan.verdict(run, interrupted())
+    if ended is None:
+        run.compile(loop)
+    while ended is None:
+        size = run.chunk_size(plan)
+        if plan.budget.steps is None:  # else all steps were looked at beforehand
+            schedule.check_all(run.algorithm.settings, run.steps + 1, run.steps + size)
+        if not run.advance(loop, size, plan.budget.samples_left(run)):
+            if run.steps == 0:
+                return "diverged", "step 1 left the finite numbers: the losses do at x0, y0, or a step is far too large"
+            return "diverged", f"step {run.steps + 1} left the finite numbers, the state before it is returned"
+        if run.steps % plan.record_every == 0:
+            run.record(plan.metrics)
+            run.look()
+        report(run.steps, plan.budget.share(run), run.trace.rows[-1])
+        ended = plan.verdict(run, interrupted())
+    return ended
+
+
+@arguments.known_keywords
+def solve(
+    problem: Problem,
+    algorithm: Algorithm,
+    *,
+    steps: int | None = None,
+    samples: int | None = None,
+    seconds: float | None = None,
+    seed: int | None = None,
+    target: Mapping[str, float] | None = None,
+    record_every: int | None = None,
+    metrics: Metrics | None = exact_metrics,
+    iterate: str = "last",
+    resume: Result | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Run an algorithm on a problem until a budget is used up, a target is met, or it diverges.
+
+    - `steps`, `samples`, `seconds`: budgets for the whole run, its start included; the first one used up ends
+      it, with the step that uses it up. Neither compilation nor evaluation counts as seconds.
+    - `seed`: decides on all draws; 0 by default, and that of the resumed run with `resume`.
+    - `target`: {"objective": 0.3} ends the run as soon as a recorded metric is that small.
+    - `metrics`: a function of (problem, Variables) that returns numbers by name, recorded every
+      `record_every` steps (20 times in all by default); `None` records the costs alone. The default solves all
+      lower problems exactly: F(x) and its error, ‖∇F(x)‖ and the mean ‖y_i − y_i*‖².
+    - `iterate`: "last", or "random" as in the theorems: x_t̃ with t̃ uniform on 0..steps. Nothing after t̃
+      matters to x_t̃, so t̃ is drawn first and the run ends there.
+    - `resume`: a Result of the same problem, algorithm and settings to go on from, others are refused; its steps,
+      samples and seconds count towards the budgets, its seed is kept, and the outcome has the same bits as one
+      uninterrupted run.
+    - `progress`: a bar on stderr; by default where stderr is a terminal.
+
+    Ctrl-C ends the run after the current chunk of steps and returns what was reached. An error of a metric or of a
+    loss carries what was reached before it as its attribute `result`, from which `resume` goes on. Now and then the
+    curvature of some lower problems is looked at, and an `AssumptionWarning` says where it is not what was claimed.
+    """
+    for name, value, kind in [("problem", problem, Problem), ("algorithm", algorithm, Algorithm)]:
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be a bilevax.{kind.__name__}; got {type(value).__name__}.")
+    check_parts(algorithm)
+    arguments.one_of("iterate", iterate, ("last", "random"))
+    arguments.flag("progress", progress, none=True)
+    if seed is not None:
+        arguments.count("seed", seed, least=0, most=2**63 - 1)
+    budget = Budget(steps, samples, seconds)
+    budget.check()
+    budget.check_for(problem)
+    plan = Plan(budget, {} if target is None else target, record_interval(record_every, budget), metrics)
+    plan.check()
+    identity.check_losses(problem)
+    origin = _origin_of(problem, algorithm)
+    if resume is not None:
+        _check_resume(resume, origin, seed)
+    seed = (0 if seed is None else seed) if resume is None else resume.seed
+    if iterate == "random":
+        if steps is None:
+            raise ValueError("iterate='random' draws t̃ from 0..steps: give steps=.")
+        budget.steps = int(np.random.default_rng(seed).integers(0, steps + 1))
+        if resume is not None and resume.steps > budget.steps:
+            raise ValueError(
+                f"resume is at step {resume.steps}, past the random iterate t̃ = {budget.steps} of this seed."
+            )
+    if budget.steps:
+        schedule.check_all(algorithm.settings, 1, budget.steps)
+    _check_batches(problem, algorithm.settings)
+    with terminal.interruptible() as interrupted, terminal.progress(progress) as report:
+        run = _begin(problem, algorithm, seed, origin, resume)
+        try:
+            status, message = _carry_out(run, plan, interrupted, report)
+            if run.trace.rows[-1]["step"] != run.steps:
+                run.record(metrics)
+        except BaseException as error:
+            run.rescue(error)
+            raise
+    return run.result(status, message)

@@ -1,0 +1,84 @@
+"""What a run looks at now and then: whether its lower problems are as curved as was said."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from bilevax import draw, lapack
+from bilevax.problem import Problem
+from bilevax.structure import Hessian
+
+TASKS, SAMPLES = 3, 1024  # looked at, at most
+FEW = 128  # variables for which ∇²yy g is formed
+PRODUCTS = 40  # with ∇²yy g, for each end of its spectrum, for more of them
+
+
+class AssumptionWarning(UserWarning):
+    """Something that a problem or an algorithm was told does not hold."""
+
+
+class Spectrum(NamedTuple):
+    """The smallest and the largest vᵀ∇²yy g v / vᵀv that was found: eigenvalues lie there or further out."""
+
+    smallest: Float[Array, ""]
+    largest: Float[Array, ""]
+
+
+def _extreme(product: Callable[[Array], Array], start: Array, shift: Any) -> Array:
+    """vᵀHv/vᵀv where |eigenvalue of H − shift| is about the largest, by power iterations."""
+
+    def following(_: Array, v: Array) -> Array:
+        image = product(v) - shift * v
+        length = jnp.linalg.norm(image)
+        return jnp.where(length > 0, image / length, v)  # an eigenvector of eigenvalue zero stays
+
+    v = jax.lax.fori_loop(0, PRODUCTS, following, start / jnp.linalg.norm(start))
+    return v @ product(v) / (v @ v)
+
+
+@jax.jit
+def curvature_at(problem: Problem, x: Float[Array, " d"], y: Float[Array, "m dy"], key: Key[Array, ""]) -> Spectrum:
+    """The curvature of some lower problems on many of their samples."""
+    size = None if problem.lower_data.max_length <= SAMPLES else SAMPLES
+    task_key, start_key, batch_key = jax.random.split(key, 3)
+    tasks = jax.random.randint(task_key, (min(TASKS, problem.num_tasks),), 0, problem.num_tasks, jnp.int32)
+
+    def look(i: Array) -> tuple[Array, Array]:
+        indices = draw.batch_indices(jax.random.fold_in(batch_key, i), problem.lower_data, i, size)
+        second = problem.lower_derivatives(x, y[i], i, indices)[1]
+        product = lambda h: second(h)[1]
+        if problem.dim_y <= FEW:
+            values = lapack.eigen(
+                jax.lax.map(product, jnp.eye(problem.dim_y, dtype=problem.dtype), batch_size=16)
+            ).values
+            return values[0], values[-1]
+        start = jax.random.normal(jax.random.fold_in(start_key, i), (problem.dim_y,), problem.dtype)
+        largest = _extreme(product, start, 0)
+        return _extreme(product, start, largest), largest
+
+    smallest, largest = jax.lax.map(look, tasks)
+    return Spectrum(jnp.minimum(smallest, largest).min(), jnp.maximum(smallest, largest).max())
+
+
+def look_at(problem: Problem, x: Array, y: Array, step: int, neumann_step: Any = None) -> None:
+    """Warn where λ is more than there is, or a Neumann series cannot converge, at this point."""
+    lam = float(problem.strong_convexity)
+    known = problem.structure.hessian is Hessian.IDENTITY
+    smallest, largest = (lam, lam) if known else map(float, curvature_at(problem, x, y, jax.random.key(step)))
+    if smallest < 0.5 * lam:
+        warnings.warn(
+            f"strong_convexity is {lam:.3g}, and at step {step} ∇²yy g has a direction of curvature {smallest:.3g}: "
+            "methods that keep it above strong_convexity are then wrong. Lower strong_convexity, or add a ridge to the "
+            "lower loss; bilevax.check(problem) shows more.",
+            AssumptionWarning, stacklevel=4,
+        )  # fmt: skip
+    if isinstance(neumann_step, (int, float)) and neumann_step * largest > 2:
+        warnings.warn(
+            f"neumann_step must be at most 1/L_g for its series to converge; it is {neumann_step:.3g}, and at step "
+            f"{step} L_g is {largest:.3g} at least: give {1 / largest:.2g} or less.",
+            AssumptionWarning, stacklevel=4,
+        )  # fmt: skip

@@ -1,0 +1,329 @@
+"""The methods that bilevax is compared with equal literal transcriptions of their boxes, on the same draws."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference import other_boxes as box
+from reference.logistic import Model
+from reference.problems import reweighting
+from reference.runs import KEY, assert_same_path, library_run
+
+import bilevax as bx
+from bilevax import chunks, draw
+from bilevax.algorithms import saba
+from bilevax.algorithms.parts import all_tasks, neumann
+from bilevax.curvature import dense, tracked
+
+STEPS = 40
+SIZE = 3
+THETA, TERMS = 0.4, 4
+CHEAP = {"initialization": "cheap", "batch_size": SIZE}
+ALPHA, BETA = bx.power(0.4, 3, 0.5), bx.power(0.8, 3, 0.4)
+MIX = bx.power(1.5, 4, 2 / 3)
+RATES = {"upper_step": ALPHA, "lower_step": BETA}
+SERIES = {"neumann_step": THETA, "neumann_terms": TERMS}
+RANDOM = neumann.random_length("test", THETA, TERMS, SIZE)
+
+
+def numbers(schedule):
+    """A schedule as a NumPy transcription takes it."""
+    return lambda t: float(schedule(jnp.int32(t)))
+
+
+def random_inverse(model):
+    """The Neumann series of random length, for a transcription."""
+    return lambda i, x, y, v, d: box.random_length(model, i, x, y, v, d["factors"], d["length"][i], TERMS, THETA)
+
+
+def summed_inverse(model):
+    """The sum of the Neumann series, for a transcription."""
+    return lambda i, x, y, v, d: box.whole_sum(model, i, x, y, v, d["factors"], THETA)
+
+
+def drawn(draw_step):
+    """What a compiled function of the key draws in all steps."""
+    compiled = jax.jit(draw_step)
+    return (jax.tree.map(np.asarray, compiled(jax.random.fold_in(KEY, t))) for t in range(1, STEPS + 1))
+
+
+def factors_of(problem, series, key):
+    """The samples of a Neumann series: all that it could use, and how many it uses."""
+    samples = series.draw(problem, key)
+    if series is not RANDOM:
+        return {"factors": samples}
+    length, own = samples
+    every = jax.vmap(lambda k: draw.batch_of_all(problem, own, k, SIZE))(jnp.arange(TERMS))
+    return {"factors": every, "length": length}
+
+
+def nested_draws(problem, series, count):
+    """What the library draws in a step of BSA, TTSA or StocBio with count(t) inner steps."""
+
+    def one(key):
+        inner, series_key, own = jax.random.split(key, 3)
+        (xi,), (zeta,) = draw.batches_of_all(problem, own, (SIZE,), (SIZE,))
+        batches = jax.vmap(lambda k: draw.batch_of_all(problem, inner, k, SIZE))(jnp.arange(count(STEPS)))
+        return {"inner": batches, "xi": xi, "zeta": zeta, **factors_of(problem, series, series_key)}
+
+    for t, d in enumerate(drawn(one), start=1):
+        yield {**d, "inner": d["inner"][: count(t)]}
+
+
+def root(t):
+    """⌈√t⌉, the inner steps of BSA."""
+    return int(np.ceil(np.sqrt(t)))
+
+
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize(("factory", "count"), [(bx.ttsa, lambda t: 1), (bx.bsa, root)], ids=["ttsa", "bsa"])
+def test_ttsa_and_bsa_equal_their_boxes(factory, count, m):
+    model = Model(m)
+    problem = model.problem()
+    path = box.nested(model, nested_draws(problem, RANDOM, count), numbers(ALPHA), numbers(BETA), random_inverse(model))
+    assert_same_path(library_run(problem, factory(**RATES, **SERIES, **CHEAP), STEPS), path)
+
+
+@pytest.mark.parametrize("m", [1, 3])
+def test_stocbio_equals_its_box(m):
+    model = Model(m)
+    problem = model.problem()
+    series = neumann.whole_sum("test", THETA, [6, 3, 2, 1])  # 12 samples in all, halved from factor to factor
+    draws = nested_draws(problem, series, lambda t: 2)
+    path = box.nested(model, draws, numbers(ALPHA), numbers(BETA), summed_inverse(model))
+    algorithm = bx.stocbio(inner_steps=2, neumann_shrink=0.5, **RATES, **SERIES, **CHEAP)
+    assert_same_path(library_run(problem, algorithm, STEPS), path)
+
+
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("name", ["sustain", "mrbo"])
+def test_sustain_and_mrbo_equal_their_boxes(name, m):
+    model = Model(m)
+    problem = model.problem()
+    series = RANDOM if name == "sustain" else neumann.whole_sum("test", THETA, [SIZE] * TERMS)
+
+    def one(key):
+        series_key, own = jax.random.split(key)
+        (xi,), (zeta, cross) = draw.batches_of_all(problem, own, (SIZE,), (SIZE, SIZE))
+        return {"xi": xi, "zeta": zeta, "cross": cross, **factors_of(problem, series, series_key)}
+
+    mixing = bx.Mixing(*[0.5] * 5, MIX)._replace(g_y=0.3)
+    inverse = random_inverse(model) if name == "sustain" else summed_inverse(model)
+    path = box.hyper_storm(model, drawn(one), numbers(ALPHA), numbers(BETA), lambda t: 0.3, numbers(MIX), inverse)
+    algorithm = getattr(bx, name)(mixing=mixing, **RATES, **SERIES, **CHEAP)
+    assert_same_path(library_run(problem, algorithm, STEPS), path)
+
+
+@pytest.mark.parametrize("bounds", [{}, {"C_gxy": 0.15}], ids=["free", "projected"])
+@pytest.mark.parametrize("m", [1, 3])
+def test_stable_equals_its_box(m, bounds):
+    model = Model(m, **bounds)
+    problem = model.problem()
+
+    path = box.stable(model, both_draws(problem), numbers(ALPHA), numbers(BETA), numbers(MIX), range(6))
+    algorithm = bx.stable(mixing=MIX, **RATES, **CHEAP, initial_batch_size=6)
+    assert_same_path(library_run(problem, algorithm, STEPS), path)
+
+
+def both_draws(problem):
+    """One batch of each loss for every task, in every step."""
+    one = lambda key: draw.batches_of_all(problem, key, (SIZE,), (SIZE,))
+    return ({"xi": d[0][0], "zeta": d[1][0]} for d in drawn(one))
+
+
+@pytest.mark.parametrize("bounds", [{}, {"C_fy": 0.3}], ids=["free", "ball"])
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("name", ["soba", "ma_soba", "srba"])
+def test_the_single_loop_family_equals_its_boxes(name, m, bounds):
+    model = Model(m, **bounds)
+    problem = model.problem()
+    estimate = {
+        "soba": lambda: box.soba(model),
+        "ma_soba": lambda: box.ma_soba(model, numbers(MIX)),
+        "srba": lambda: box.srba(model, 5, range(6)),
+    }[name]()
+    own = {"ma_soba": {"mixing": bx.Mixing(*[0.9] * 5, MIX)}, "srba": {"period": 5}}.get(name, {})
+    path = box.three_directions(model, both_draws(problem), numbers(ALPHA), numbers(BETA), estimate)
+    assert_same_path(library_run(problem, getattr(bx, name)(**own, **RATES, **CHEAP), STEPS), path)
+
+
+@pytest.mark.parametrize(("n", "blocks"), [(6, [[0, 1, 2], [3, 4, 5]]), (7, [[0, 1, 2], [3, 4], [5, 6]])])
+@pytest.mark.parametrize("m", [1, 3])
+def test_saba_equals_its_box_also_with_blocks_of_two_sizes(m, n, blocks):
+    model = Model(m, n=n)
+    problem = model.problem()
+    split = saba.split(problem.lower_data, SIZE)
+
+    def one(key):
+        samples = [draw.below(jax.random.bits(k, (2, m), np.uint32), n) for k in jax.random.split(key)]
+        return {"upper_block": split.block_of(samples[0]), "lower_block": split.block_of(samples[1])}
+
+    path = box.three_directions(model, drawn(one), numbers(ALPHA), numbers(BETA), box.saba(model, blocks))
+    assert_same_path(library_run(problem, bx.saba(**RATES, **CHEAP), STEPS), path)
+
+
+def test_saba_with_blocks_of_two_sizes_stays_in_float32():
+    problem = Model(2, n=7).problem(np.float32)
+    algorithm = bx.saba(**RATES, **CHEAP)
+    state = jax.eval_shape(algorithm.init, problem, KEY)
+    after, info = jax.eval_shape(algorithm.step, problem, state, KEY)
+    assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, state)
+    assert state.tables[1].cross.dtype == np.float32
+    assert info.cost.samples.shape == ()
+
+
+def test_blocks_are_drawn_as_often_as_they_have_samples():
+    split = saba.Split(blocks=3, base=2, longer=1, whole=False)
+    blocks = split.block_of(jnp.arange(7))
+    np.testing.assert_array_equal(blocks, [0, 0, 0, 1, 1, 2, 2])
+    np.testing.assert_array_equal(split.size(jnp.arange(3)), [3, 2, 2])
+    assert split.samples == 7
+
+
+@pytest.mark.parametrize("terms", [1, 2, 25])
+def test_both_neumann_series_have_the_mean_that_they_should(terms):
+    """With all samples the sum is a geometric series, and the random length's mean over p its first Q terms."""
+    model = Model(2)
+    problem = model.problem()
+    x, y = jnp.asarray(model.x0), jnp.asarray(model.y0)
+    v = jnp.asarray(np.random.default_rng(0).normal(size=y.shape))
+    H = [model.gyy(i, model.x0, model.y0[i], range(6)) for i in range(2)]
+    series = lambda count: np.stack(
+        [
+            THETA * sum(np.linalg.matrix_power(np.eye(2) - THETA * H[i], q) for q in range(count)) @ v[i]
+            for i in range(2)
+        ]
+    )
+    summed = neumann.whole_sum("test", THETA, [None] * terms)
+    np.testing.assert_allclose(summed.apply(problem, x, y, v, [None] * terms), series(terms + 1), rtol=1e-12)
+    random = neumann.random_length("test", THETA, terms, None)
+    each = [random.apply(problem, x, y, v, (jnp.array([p, terms - 1 - p]), KEY)) for p in range(terms)]
+    np.testing.assert_allclose(np.mean(each, axis=0), series(terms), rtol=1e-12)
+    lengths = jax.vmap(lambda key: random.draw(problem, key)[0])(jax.random.split(KEY, 400 * terms))
+    assert set(np.ravel(lengths)) == set(range(terms))
+    products = np.prod(np.asarray(lengths) - (terms - 1) / 2, axis=1)  # of independent lengths: their mean is zero
+    assert abs(products.mean()) <= 5 * products.std() / np.sqrt(len(products))
+
+
+@pytest.mark.parametrize("case", ["many", "no data", "linear models"])
+def test_soba_saba_and_srba_are_one_method_on_all_samples(case):
+    """Without sampling all estimates are the directions themselves; also where f has no x, and without any data."""
+    problem = {
+        "many": lambda: Model(3).problem(),
+        "linear models": lambda: reweighting.problem_of(2),
+        "no data": without_data,
+    }[case]()
+    settings = {"upper_step": 0.1, "lower_step": 0.2, "batch_size": None, "initialization": "cheap"}
+    paths = [library_run(problem, make(**settings), 20) for make in (bx.soba, bx.saba, bx.srba)]
+    averaged = library_run(problem, bx.ma_soba(mixing=1.0, **settings), 20)
+    for xs, ys, _ in (*paths[1:], averaged):
+        np.testing.assert_allclose(xs, paths[0][0], rtol=1e-10)
+        np.testing.assert_allclose(ys, paths[0][1], rtol=1e-10)
+    assert np.abs(paths[0][0][-1] - problem.x0).max() > 1e-3
+
+
+def without_data():
+    """Two tasks without samples, x and y as pytrees, a bound for each task."""
+    return bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum((y["u"] - 1) ** 2) + 0.1 * jnp.sum(x["w"] ** 2),
+        lower=lambda x, y, i, batch: (1 + i) * jnp.sum((y["u"] - jnp.sin(x["w"])) ** 2),
+        x0={"w": jnp.array([0.3, -0.2])}, y0={"u": jnp.zeros(2)}, y0_per_task=False, tasks=jnp.array([0.0, 1.0]),
+        strong_convexity=1.0, bounds=bx.Bounds(f_y=jnp.array([0.7, 2.5])),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["soba", "stable", "mrbo", "ttsa"])
+def test_a_plain_optax_step_is_the_plain_step(name):
+    problem, own = Model(2).problem(), SERIES if name in ("mrbo", "ttsa") else {}
+    settings = {"lower_step": 0.1, **own, **CHEAP}
+    plain = library_run(problem, getattr(bx, name)(upper_step=0.02, **settings), 10)
+    through = library_run(problem, getattr(bx, name)(upper_optimizer=optax.sgd(0.02), **settings), 10)
+    np.testing.assert_allclose(through[0], plain[0], rtol=1e-12)
+
+
+def test_the_theorems_start_solves_every_lower_problem():
+    problem = Model(3).problem()
+    state = jax.jit(bx.soba().init)(problem, KEY)
+    gradients = all_tasks.lower_gradients(problem, state.x, state.own.y, None)
+    assert float(jnp.abs(gradients).max()) < 1e-10
+    assert int(state.initial_cost.samples) == 3 * 6
+    assert float(state.initial_cost.gradients) >= 3 * 6
+    assert float(state.initial_cost.products) == 0
+
+
+def test_what_is_kept_at_the_start_is_counted():
+    problem = Model(3).problem()
+    cost = lambda algorithm: tuple(map(float, jax.jit(algorithm.init)(problem, KEY).initial_cost))
+    assert cost(bx.stable(**CHEAP)) == (3 * SIZE, 0, 3 * SIZE * 2 * 2)
+    assert cost(bx.saba(**CHEAP)) == (3 * 12, 3 * 12, 2 * 3 * 6)
+    assert cost(bx.bsvrb_v2(**CHEAP)) == (3 * 2 * SIZE, 3 * 2 * SIZE, 2 * 3 * SIZE)
+    assert cost(bx.srba(**CHEAP)) == cost(bx.mrbo(**SERIES, **CHEAP)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_a_neumann_step_of_any_type_leaves_float32_as_it_is(x64):
+    with jax.enable_x64(x64):
+        problem = Model(2).problem(np.float32)
+        for name in ("ttsa", "mrbo"):
+            algorithm = getattr(bx, name)(neumann_step=np.float64(0.3), neumann_terms=3, batch_size=2)
+            state = jax.jit(algorithm.init)(problem, jax.random.key(0))
+            after, info = jax.jit(algorithm.step)(problem, state, jax.random.key(1))
+            assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, state)
+            assert after.x.dtype == np.float32
+            assert info.finite
+
+
+def test_a_table_that_does_not_fit_is_refused_with_what_would(monkeypatch):
+    monkeypatch.setattr(chunks, "available_bytes", lambda: 300)
+    with pytest.raises(MemoryError, match=r"saba's table of 6 blocks does not fit: give a larger batch_size"):
+        bx.solve(Model(3).problem(), bx.saba(batch_size=3), steps=1)
+
+
+@pytest.mark.parametrize("name", ["bsa", "ttsa", "stocbio", "sustain", "mrbo"])
+def test_a_missing_neumann_step_is_named(name):
+    with pytest.raises(TypeError, match=f"{name} .* needs neumann_step, at most 1/L_g"):
+        getattr(bx, name)()
+
+
+def test_what_a_method_cannot_take_is_refused():
+    with pytest.raises(TypeError, match="stable needs V and H themselves: curvature must be"):
+        bx.stable(curvature=tracked)
+    ragged = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.mean(batch) * jnp.sum(y),
+        lower=lambda x, y, i, batch: jnp.sum((y - x) ** 2) * jnp.mean(batch),
+        x0=jnp.zeros(2), y0=jnp.zeros(2), y0_per_task=False, tasks=2, strong_convexity=1.0,
+        upper_data=bx.shared(jnp.ones(4)), lower_data=bx.ragged(jnp.ones(5), offsets=np.array([0, 2, 5])),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"saba .* lower_data must be .*; it is ragged"):
+        bx.solve(ragged, bx.saba(), steps=1)
+    assert bx.solve(ragged, bx.srba(batch_size=2), steps=3, metrics=None).status == "done"
+
+
+def test_stable_with_a_linear_model_equals_stable_with_dense_matrices():
+    """Float64, the same draws, floors that do not bind; sparse rows too."""
+    rng = np.random.default_rng(0)
+    A, b = rng.normal(size=(12, 3)) * (rng.random((12, 3)) < 0.7), np.where(rng.random(12) < 0.5, 1.0, -1.0)
+    for rows in ("dense", "sparse"):
+        problem = bx.problems.reweighting(
+            train_features=A, train_labels=b, trusted_features=A[:6], trusted_labels=-b[:6],
+            temperatures=[1.0, 2.0, 0.7], ridge=0.4, rows=rows,
+        )  # fmt: skip
+        settings = {"upper_step": 0.5, "lower_step": 0.1, "mixing": 0.3, "batch_size": 4, "initialization": "cheap"}
+        xs, ys, _ = library_run(problem, bx.stable(**settings), 80)
+        x_dense, y_dense, _ = library_run(problem, bx.stable(curvature=dense, **settings), 80)
+        np.testing.assert_allclose(xs, x_dense, rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(ys, y_dense, rtol=1e-8, atol=1e-10)
+        assert np.abs(xs[-1] - problem.x0).max() > 0.1
+
+
+def test_each_loss_has_blocks_of_its_own_samples():
+    """Four samples of f and seven of g for each of three tasks, in blocks of two at most."""
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.mean(batch) * jnp.sum(y) + jnp.sum(x),
+        lower=lambda x, y, i, batch: jnp.sum((y - x) ** 2) + jnp.mean(batch) * jnp.sum(y),
+        x0=jnp.zeros(1), y0=jnp.zeros(1), y0_per_task=False, strong_convexity=2.0,
+        upper_data=bx.per_task(np.zeros((3, 4))), lower_data=bx.per_task(np.zeros((3, 7))),
+    )  # fmt: skip
+    upper, lower = jax.eval_shape(bx.saba(batch_size=2).init, problem, KEY).tables
+    assert [len(leaf) for leaf in (*upper, *lower)] == 2 * [3 * 2] + 3 * [3 * 4]

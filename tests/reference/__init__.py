@@ -1,0 +1,1 @@
+"""What the tests compare with: literal transcriptions, small problems, and how both are run."""
