@@ -93,6 +93,6 @@ def test_what_users_give_and_what_has_no_shape_is_not_looked_at(checked):
 
 
 def test_the_functions_of_bilevax_are_checked(monkeypatch):
-    monkeypatch.setattr(shapes, "calls", collections.Counter())  # other tests may have used up the calls that are looked at
+    monkeypatch.setattr(shapes, "calls", collections.Counter())  # none is used up yet
     with pytest.raises(BeartypeCallHintViolation, match="upper_gradients"):
         bx.Problem.upper_gradients(None, jnp.ones((2, 2)), V, 0, None)
