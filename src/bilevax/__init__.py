@@ -15,6 +15,7 @@ from bilevax.algorithms.contract import (
     described,
     list_algorithms,
 )
+from bilevax.algorithms.implicit import implicit as implicit
 from bilevax.algorithms.ma_soba import ma_soba as ma_soba
 from bilevax.algorithms.mrbo import mrbo as mrbo
 from bilevax.algorithms.re_rsvrb import re_rsvrb as re_rsvrb
@@ -31,7 +32,14 @@ from bilevax.algorithms.ttsa import ttsa as ttsa
 from bilevax.bounds import Bounds, Box
 from bilevax.data import per_task, ragged, shared
 from bilevax.diagnosis import check
-from bilevax.exact.evaluation import Exact, InexactWarning, exact_gradient, exact_objective, exact_values
+from bilevax.exact.evaluation import (
+    Exact,
+    InexactWarning,
+    exact_gradient,
+    exact_objective,
+    exact_values,
+    lower_solution,
+)
 from bilevax.problem import Problem
 from bilevax.run.metrics import exact_metrics
 from bilevax.run.result import Result
@@ -68,6 +76,7 @@ __all__ = [
     "exact_objective",
     "exact_values",
     "list_algorithms",
+    "lower_solution",
     "per_task",
     "power",
     "problems",

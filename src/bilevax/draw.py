@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 from bilevax import arguments
 
 Loss = Callable[[Any], Float[Array, ""]]
+FEW_TASKS = 10  # that a step draws where nobody says how many
 
 
 @jax.tree_util.register_dataclass
@@ -162,15 +163,16 @@ class Sampling:
 
     With p the B draws are independent, a task can come up twice, and E[count_i] = B·p_i. Without p the
     tasks are distinct and E[count_i] = B/m. A batch is drawn uniformly with replacement from the samples
-    of its task; `batch_size=None` takes them all.
+    of its task; `batch_size=None` takes them all. `tasks_per_step=None` is ten, or all where there are fewer.
     """
 
-    tasks_per_step: int
+    tasks_per_step: int | None
     batch_size: int | None
     probabilities: Float[Any, " m"] | None = None
 
     def __post_init__(self) -> None:
-        arguments.count("tasks_per_step", self.tasks_per_step)
+        if self.tasks_per_step is not None:
+            arguments.count("tasks_per_step", self.tasks_per_step)
         if self.batch_size is not None:
             arguments.count("batch_size", self.batch_size)
         if self.probabilities is not None:
@@ -179,12 +181,16 @@ class Sampling:
     def check(self, source: Source) -> None:
         """Refuse a problem with fewer tasks than a step draws, or with another number than p has."""
         m = source.num_tasks
-        if self.tasks_per_step > m:
+        if self.tasks_per_step is not None and self.tasks_per_step > m:
             raise ValueError(f"tasks_per_step must be at most the number of tasks, {m}; got {self.tasks_per_step}.")
         if self.probabilities is not None and len(self.probabilities) != m:
             raise ValueError(
                 f"task_probabilities must have one entry for each of the {m} tasks; got {len(self.probabilities)}."
             )
+
+    def tasks_of(self, source: Source) -> int:
+        """B for this problem."""
+        return min(FEW_TASKS, source.num_tasks) if self.tasks_per_step is None else self.tasks_per_step
 
 
 def check_probabilities(probabilities: Any) -> None:
@@ -267,7 +273,7 @@ def draw_step(source: Source, sampling: Sampling, key: Key[Array, ""]) -> Draw:
 
     All from one call for random bits: a call costs more than its bits.
     """
-    m, size = source.num_tasks, sampling.tasks_per_step
+    m, size = source.num_tasks, sampling.tasks_of(source)
     batch = size * (sampling.batch_size or 0)
     upper_words = 0 if isinstance(source.upper_data, NoData) else batch
     lower_words = 0 if isinstance(source.lower_data, NoData) else batch

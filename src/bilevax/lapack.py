@@ -88,3 +88,11 @@ def factor_scaled(matrix: Float[Array, "n n"]) -> ScaledFactor:
 def solve_scaled(factor: ScaledFactor, right: Float[Array, " n"]) -> Float[Array, " n"]:
     """matrix⁻¹ right, from its scaled factor."""
     return factor.scale * jax.scipy.linalg.cho_solve((factor.lower, True), factor.scale * right)
+
+
+@sequential_vmap
+def invert_scaled(factor: ScaledFactor) -> Float[Array, "n n"]:
+    """matrix⁻¹, from its scaled factor."""
+    identity = jnp.eye(factor.scale.shape[0], dtype=factor.scale.dtype)
+    inverse = jax.scipy.linalg.cho_solve((factor.lower, True), identity)
+    return inverse * factor.scale[:, None] * factor.scale[None, :]

@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from bilevax import arguments, identity, structure
+from bilevax.aside import WholeLoss, bring_back, set_aside
 from bilevax.bounds import Bounds, as_bounds
 from bilevax.draw import Data, NoData, PerTask, Ragged, Samples, Shared, UnevenBlock
 from bilevax.structure import Loss, Structure
@@ -78,7 +79,8 @@ class Problem:
     - `upper`: f(x, y_i, task_i, batch) -> scalar, the mean loss over the batch.
     - `lower`: g(x, y_i, task_i, batch) -> scalar, the mean over the batch, strongly convex in y_i.
     - `x0`: a pytree of floats; `y0`: the same for one task, or with a leading axis m (`y0_per_task` says
-      which, where the losses would take both).
+      which, where the losses would take both). Both may be modules of Equinox or states of Flax: what is no floating
+      array in them is kept aside, and is there again in the losses and in `Result.x` and `y`.
     - `tasks`: a pytree with leading axis m whose i-th slice is handed to the losses as task_i, or the
       number m: task_i is then the index i. Without it the data say how many tasks there are, else one.
       A loss with a method `check(problem)` is shown the finished problem, and may refuse it.
@@ -138,7 +140,9 @@ class Problem:
         if not isinstance(ridge, (bool, np.bool_)):
             raise TypeError(f"ridge must be True or False, its size is strong_convexity; got {ridge!r}.")
         arguments.flag("y0_per_task", y0_per_task, none=True)
-        self.upper, self.lower = upper, lower
+        (x0, x_aside), (y0, y_aside) = set_aside(x0), set_aside(y0)
+        is_whole = x_aside is None and y_aside is None
+        self.upper, self.lower = (loss if is_whole else WholeLoss(loss, x_aside, y_aside) for loss in (upper, lower))
         self.strong_convexity = strong_convexity
         self.upper_data = _data("upper_data", upper_data)
         self.lower_data = _data("lower_data", lower_data)
@@ -298,9 +302,14 @@ class Problem:
         gradient = jax.grad(partial(self._mean_loss, self.lower, self.lower_data), argnums=1)
         return jax.vjp(lambda x, y: gradient(x, y, i, samples), x, y)
 
-    def unravel_all(self, y: Float[Array, "m dy"]) -> PyTree:
+    def give_back_x(self, x: X) -> PyTree:
+        """The user's pytree of x, with all that is no variable in it."""
+        return bring_back(self.unravel_x(x), self.upper.x if isinstance(self.upper, WholeLoss) else None)
+
+    def give_back_y(self, y: Float[Array, "m dy"]) -> PyTree:
         """The user's pytree of all y_i, with a leading axis m; without it where m = 1."""
-        return jax.vmap(self.unravel_y)(y) if self.num_tasks > 1 else self.unravel_y(y[0])
+        variables = jax.vmap(self.unravel_y)(y) if self.num_tasks > 1 else self.unravel_y(y[0])
+        return bring_back(variables, self.upper.y if isinstance(self.upper, WholeLoss) else None)
 
     def replace(self, **fields: Any) -> "Problem":
         """A copy with some of its fields changed, unchecked: for arrays of the same meaning."""

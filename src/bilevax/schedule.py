@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -30,12 +31,54 @@ class Mixing(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """All that Algorithm 2 sets at step t: η_t γ, τ, τ_t and the β's, as numbers or as schedules."""
+    """All that Algorithm 2 sets at step t: η_t γ, τ, τ_t and the β's, as numbers, as schedules, or to be found.
+
+    `neumann_step` is ϑ of methods with a Neumann series.
+    """
 
     upper_step: Any
     lower_step: Any
     relaxation: Any
     mixing: Mixing
+    neumann_step: Any = None
+
+
+class Scales(NamedTuple):
+    """What rates that are not given are made of; `bilevax.scales` measures them when a run starts.
+
+    - `step`: how far F falls along −∇F(x_0) as its slope promises, about 1/L_F.
+    - `smoothness`: L_g, the largest eigenvalue of ∇²yy g_i that was found on batches.
+    - `share`: of the tasks that a step looks at.
+    - `condition`: λ/L_g, at most one: how fast a step on y, or on h, gets it where it belongs.
+    """
+
+    step: Any
+    smoothness: Any
+    share: Any
+    condition: Any
+
+
+@dataclass(frozen=True)
+class Found:
+    """A rate that is found from the problem: factor·unit·share^a·condition^b·(offset/(offset + t))^exponent.
+
+    a is `share_power`, b is `condition_power`. The unit is that of a step on x (`"step"`), of one on y (`"1/smoothness"`), or a plain number (`"1"`); see `Scales`.
+    """
+
+    factor: float
+    unit: str
+    share_power: float = 0.0
+    offset: float = 1.0
+    exponent: float = 0.0
+    condition_power: float = 0.0
+
+    def at(self, scales: Scales, t: Step) -> Float[Array, ""]:
+        """Its value in step t."""
+        unit = {"step": scales.step, "1/smoothness": 1 / scales.smoothness, "1": 1.0}[self.unit]
+        value = self.factor * unit * scales.share**self.share_power * scales.condition**self.condition_power
+        return (
+            value * (self.offset / (self.offset + jnp.asarray(t, float))) ** self.exponent if self.exponent else value
+        )
 
 
 LOOKS = np.unique(np.geomspace(1, 2**24, 60).astype(np.int32))  # steps at which a function is looked at beforehand
@@ -73,10 +116,12 @@ def _trace(name: str, schedule: Schedule) -> Any:
 
 
 def as_schedule(name: str, value: Any, check: Check) -> Any:
-    """The number or the function of the step, once its values are known to be in range.
+    """The number or the function of the step, once its values are known to be in range; one to be found as it is.
 
     A function is looked at in its first step and some later ones; a run looks at all of its steps (`check_all`).
     """
+    if isinstance(value, Found):
+        return value
     if not callable(value):
         check(name, value)
         return value
@@ -135,7 +180,9 @@ def as_mixing(value: Any) -> Mixing:
     return Mixing(*(as_schedule(where.format(name), beta, arguments.share) for name, beta in pairs))
 
 
-def as_rates(upper_step: Any, lower_step: Any, relaxation: Any, mixing: Any, optimizer: Any = None) -> Rates:
+def as_rates(
+    upper_step: Any, lower_step: Any, relaxation: Any, mixing: Any, optimizer: Any = None, neumann_step: Any = None
+) -> Rates:
     """The schedules of Algorithm 2, from what a user gave; an optimizer has a step of its own, which is taken whole."""
     upper = as_schedule("upper_step", upper_step, arguments.positive)
     return Rates(
@@ -143,6 +190,7 @@ def as_rates(upper_step: Any, lower_step: Any, relaxation: Any, mixing: Any, opt
         as_schedule("lower_step", lower_step, arguments.positive),
         as_schedule("relaxation", relaxation, arguments.share),
         as_mixing(mixing),
+        neumann_step,
     )
 
 

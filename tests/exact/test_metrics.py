@@ -283,10 +283,10 @@ def test_the_metrics_of_a_run_are_those_of_the_closed_form(monkeypatch):
 def test_the_diagonal_of_a_hessian_is_guessed_from_products():
     """Exactly where there is nothing beside it; in the mean where there is; never below λ."""
     values = jnp.geomspace(1e-3, 1e6, 30)
-    found = lower._diagonal(lambda h: values * h, values, 0.1)
+    found = lower.diagonal(lambda h: values * h, values, 0.1)
     np.testing.assert_allclose(found, np.maximum(values, 0.1), rtol=1e-12)
     pairs = jnp.kron(jnp.eye(200), jnp.array([[1.0, 0.9], [0.9, 1.0]]))
-    found = lower._diagonal(lambda h: pairs @ h, pairs[0], 0.1)
+    found = lower.diagonal(lambda h: pairs @ h, pairs[0], 0.1)
     assert abs(found.mean() - 1) < 0.1
     assert found.max() <= np.hypot(1, 0.9) * (1 + 1e-12) * np.sqrt(2)
 

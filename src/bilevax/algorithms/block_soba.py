@@ -31,7 +31,9 @@ from bilevax.algorithms.start import FirstBatch, cost_of_points, first_batch_of,
 from bilevax.curvature.solution import radius_of
 from bilevax.draw import Indices, Sampling
 from bilevax.problem import Problem
-from bilevax.schedule import Rates, as_rates
+from bilevax.schedule import Found, Rates, as_rates
+
+UPPER_STEP, LOWER_STEP = Found(0.25, "step", 0.5, condition_power=0.5), Found(0.5, "1/smoothness")
 
 
 class Block(NamedTuple):
@@ -60,6 +62,10 @@ class BlockSOBA(Method):
     def check(self, problem: Problem) -> None:
         """Refuse a problem with fewer tasks than a step draws."""
         self.sampling.check(problem)
+
+    def portion(self, problem: Problem) -> tuple[int | None, float]:
+        """A batch of each drawn task."""
+        return self.sampling.batch_size, self.sampling.tasks_of(problem) / problem.num_tasks
 
     def start(self, problem: Problem, key: Key[Array, ""]) -> Start:
         """y_i as the first batch says, h_i = 0; d is the first sample."""
@@ -142,10 +148,10 @@ class BlockSOBA(Method):
 @arguments.known_keywords
 def block_soba(
     *,
-    upper_step: Any = 0.1,
-    lower_step: Any = 0.5,
+    upper_step: Any = UPPER_STEP,
+    lower_step: Any = LOWER_STEP,
     mixing: Any = 0.1,
-    tasks_per_step: int = 1,
+    tasks_per_step: int | None = None,
     batch_size: int | None = 32,
     inner_steps: int = 1,
     upper_optimizer: optax.GradientTransformation | None = None,

@@ -21,13 +21,13 @@ from bilevax.algorithms.contract import Algorithm, described
 from bilevax.algorithms.frame import Change, Move, RatesAt, Start, State, assemble, count
 from bilevax.algorithms.parts.all_tasks import AllTasks, Rows, common, descend, upper_gradients
 from bilevax.algorithms.parts.hypergradient import Points, hypergradient
-from bilevax.algorithms.parts.neumann import Series, random_length
+from bilevax.algorithms.parts.neumann import NEUMANN_STEP, Series, random_length
 from bilevax.algorithms.registry.tuning import FALLING_STEPS, NEUMANN_TERMS, TWO_SCALES, Tuning, two_scale_steps
 from bilevax.algorithms.start import all_tasks, first_points
 from bilevax.problem import Problem
-from bilevax.schedule import Step, check_count, power
+from bilevax.schedule import Found, Step, check_count
 
-UPPER_STEP, LOWER_STEP = power(0.1, 8, 1 / 2), power(0.3, 8, 1 / 4)
+UPPER_STEP, LOWER_STEP = Found(0.5, "step", 0, 100, 1 / 2), Found(0.5, "1/smoothness", 0, 1000, 1 / 4)
 
 
 def _root(t: Step) -> Any:
@@ -68,7 +68,7 @@ class BSA(AllTasks):
         y = descend(problem, x, state.own.y, inner_key, steps, rates.lower_step, size)  # y_i ← y_i − β_k ∇y g_i
         (xi,), (zeta,) = draw.batches_of_all(problem, key, (size,), (size,))
         factors, tasks = self.series.draw(problem, series_key), all_tasks(problem)
-        h = self.series.apply(problem, x, y, upper_gradients(problem, x, y, xi), factors)  # h_i ≈ [∇²yy g_i]⁻¹∇y f_i
+        h = self.series.apply(problem, rates.neumann_step, x, y, upper_gradients(problem, x, y, xi), factors)
         after = move(hypergradient(problem, Points(x, y, h), (tasks, xi, zeta)))  # x ← x − α_k(∇x f_i − ∇²xy g_i·h_i)
         cost = count(problem.lower_data, tasks, size, times=steps.astype(float), gradients=1)
         cost += count(problem.upper_data, tasks, size, gradients=1)
@@ -85,7 +85,7 @@ class BSA(AllTasks):
     tasks="all",
     memory="nothing",
     curvature="Neumann series, random length",
-    accepts="any; needs neumann_step",
+    accepts="any",
     tuning=Tuning("BSA", FALLING_STEPS, two_scale_steps, NEUMANN_TERMS, TWO_SCALES),
 )
 @arguments.known_keywords
@@ -94,7 +94,7 @@ def bsa(
     upper_step: Any = UPPER_STEP,
     lower_step: Any = LOWER_STEP,
     inner_steps: Any = _root,
-    neumann_step: Any = None,
+    neumann_step: Any = NEUMANN_STEP,
     neumann_terms: int = 10,
     batch_size: int | None = 32,
     upper_optimizer: optax.GradientTransformation | None = None,

@@ -43,8 +43,10 @@ from bilevax.algorithms.start import FirstBatch, cost_of_estimates, first_batch_
 from bilevax.curvature.contract import Drift, Sample, Second, Update
 from bilevax.draw import Indices, Sampling
 from bilevax.problem import Problem
-from bilevax.schedule import Mixing, Rates, as_rates, as_schedule
+from bilevax.schedule import Found, Mixing, Rates, as_rates, as_schedule
 from bilevax.tasks import Clock, Lower
+
+UPPER_STEP, LOWER_STEP = Found(0.25, "step", 1, condition_power=0.5), Found(0.25, "1/smoothness", 1)
 
 
 class BlockEstimates(NamedTuple):
@@ -88,6 +90,10 @@ class BSVRB(Method):
     def check(self, problem: Problem) -> None:
         """Refuse a problem with fewer tasks than a step draws."""
         self.sampling.check(problem)
+
+    def portion(self, problem: Problem) -> tuple[int | None, float]:
+        """A batch of each drawn task."""
+        return self.sampling.batch_size, self.sampling.tasks_of(problem) / problem.num_tasks
 
     def inverse(self, problem: Problem) -> BlockInverse:
         """The given way where ∇²yy g has to be estimated, else what is known of it."""
@@ -141,7 +147,7 @@ class BSVRB(Method):
         eras = tasks.start_eras(problem.dtype, fades=False)
         clocks = tuple(tasks.tick(clock, eras, at(t))[0] for clock, at in zip(own.clocks, asleep, strict=True))
         readings = tuple(clock.now for clock in clocks)
-        share, alpha = self.sampling.tasks_per_step / problem.num_tasks, rates.mixing
+        share, alpha = self.portion(problem)[1], rates.mixing
 
         def visit(block: BlockEstimates, i: Array, xi: Indices, zeta: Indices) -> BlockVisit:
             block = self.catch_up(problem, asleep, own, i, block)
@@ -243,10 +249,10 @@ def _assemble(name: str, estimate: BlockInverse, settings: Mapping[str, Any]) ->
 @arguments.known_keywords
 def bsvrb_v1(
     *,
-    upper_step: Any = 0.1,
-    lower_step: Any = 0.5,
+    upper_step: Any = UPPER_STEP,
+    lower_step: Any = LOWER_STEP,
     mixing: Any = 0.1,
-    tasks_per_step: int = 1,
+    tasks_per_step: int | None = None,
     batch_size: int | None = 32,
     upper_optimizer: optax.GradientTransformation | None = None,
     initialization: str = "theorem",
@@ -275,11 +281,11 @@ def bsvrb_v1(
 @arguments.known_keywords
 def bsvrb_v2(
     *,
-    upper_step: Any = 0.1,
-    lower_step: Any = 0.5,
+    upper_step: Any = UPPER_STEP,
+    lower_step: Any = LOWER_STEP,
     inverse_step: Any = None,
     mixing: Any = 0.1,
-    tasks_per_step: int = 1,
+    tasks_per_step: int | None = None,
     batch_size: int | None = 32,
     upper_optimizer: optax.GradientTransformation | None = None,
     initialization: str = "theorem",

@@ -33,10 +33,14 @@ class Cost(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a step reports. A step that would leave the finite numbers is not taken: `finite` is False."""
+    """What a step reports. A step that would leave the finite numbers is not taken: `finite` is False.
+
+    `converged` says that no further step will change x, as far as the method can tell; most methods never can.
+    """
 
     cost: Cost
     finite: Bool[Array, ""]
+    converged: Any = False
 
 
 class Variables(NamedTuple):

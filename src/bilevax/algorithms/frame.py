@@ -21,7 +21,8 @@ from bilevax import draw
 from bilevax.algorithms.contract import Algorithm, Cost, Info, Variables
 from bilevax.draw import Data
 from bilevax.problem import Problem
-from bilevax.schedule import Rates, Step
+from bilevax.scales import measure
+from bilevax.schedule import Found, Rates, Step
 
 Optimizer: TypeAlias = optax.GradientTransformation | None
 RatesAt = Callable[[Step], Rates]
@@ -38,6 +39,7 @@ class State(NamedTuple):
     own: Any
     tables: Any
     optimizer: PyTree
+    scales: Any  # what rates are made of that were not given; nothing where all were
     initial_cost: Cost
 
 
@@ -61,7 +63,7 @@ class Change(NamedTuple):
     """All that a step changes, and what it took.
 
     `watch` holds what must be finite beside x and its direction. `write(keep)` gives the tables after the step, as they
-    were where `keep`.
+    were where `keep`. `converged` says that further steps will not change x.
     """
 
     move: Move
@@ -69,6 +71,7 @@ class Change(NamedTuple):
     cost: Cost
     watch: PyTree
     write: Callable[[Bool[Array, ""]], Any] = lambda keep: ()
+    converged: Any = False
 
 
 class Method(abc.ABC):
@@ -103,10 +106,25 @@ class Method(abc.ABC):
         """x and all y, up to date."""
         return Variables(state.x, state.own.y)
 
-    def rates_at(self, problem: Problem, own: Any, t: Step) -> Rates:
-        """The rates of step t, from numbers and schedules, in the floating type of the problem."""
-        dtype = problem.x0.dtype
-        return jax.tree.map(lambda rate: jnp.asarray(rate(t) if callable(rate) else rate, dtype), self.rates)
+    def rates_at(self, problem: Problem, state: Any, t: Step) -> Rates:
+        """The rates of step t, from numbers, schedules and what was found, in the floating type of the problem."""
+
+        def value(rate: Any) -> Array:
+            now = rate.at(state.scales, t) if isinstance(rate, Found) else rate(t) if callable(rate) else rate
+            return jnp.asarray(now, problem.x0.dtype)
+
+        return jax.tree.map(value, self.rates)
+
+    def portion(self, problem: Problem) -> tuple[int | None, float]:
+        """Samples of a task, `None` for all, and the share of the tasks, that a step looks at."""
+        return None, 1.0
+
+    def find_scales(self, problem: Problem, key: Key[Array, ""]) -> tuple[Any, Cost]:
+        """What rates that were not given are made of, and what finding it took; nothing where all were given."""
+        if not any(isinstance(rate, Found) for rate in jax.tree.leaves(self.rates)):
+            return (), Cost(0.0, 0.0, 0.0)
+        scales, samples, gradients = measure(problem, key, *self.portion(problem))
+        return scales, Cost(samples, gradients, gradients)
 
 
 def check_optimizer(optimizer: Any) -> None:
@@ -204,23 +222,25 @@ def assemble(name: str, method: Method, settings: Mapping[str, Any], special: Sp
         if special is not None and special.serves(problem):
             return special.init(problem, key)
         own, tables, cost = method.start(problem, key)
+        scales, more = method.find_scales(problem, key)
         first = start_optimizer(problem, method.optimizer)
-        return State(jnp.int32(1), problem.x0, own, tables, first, cost)
+        return State(jnp.int32(1), problem.x0, own, tables, first, scales, cost + more)
 
     def step(problem: Problem, state: Any, key: Key[Array, ""]) -> tuple[Any, Info]:
         if special is not None and isinstance(state, special.state):
             return special.step(problem, state, key)
-        rates_at = partial(method.rates_at, problem, state.own)
+        rates_at = partial(method.rates_at, problem, state)
         move = partial(move_x, problem, method.optimizer, state, rates_at(state.step).upper_step)
         change = method.step(problem, rates_at, state, key, move)
         finite = change.move.finite & all_finite(change.watch)
-        after = State(state.step + 1, change.move.x, change.own, (), change.move.optimizer, state.initial_cost)
+        x, carried = change.move.x, change.move.optimizer
+        after = State(state.step + 1, x, change.own, (), carried, state.scales, state.initial_cost)
         reached = jax.tree.map(partial(jnp.where, finite), after, state._replace(tables=()))
-        return reached._replace(tables=change.write(~finite)), Info(change.cost, finite)
+        return reached._replace(tables=change.write(~finite)), Info(change.cost, finite, change.converged)
 
     def variables(problem: Problem, state: Any) -> Variables:
         if special is not None and isinstance(state, special.state):
             return special.variables(problem, state)
-        return method.variables(problem, partial(method.rates_at, problem, state.own), state)
+        return method.variables(problem, partial(method.rates_at, problem, state), state)
 
     return Algorithm(name, init, step, variables, settings)

@@ -16,12 +16,13 @@ from bilevax import arguments
 from bilevax.algorithms.contract import Algorithm, described
 from bilevax.algorithms.frame import assemble
 from bilevax.algorithms.parts.all_tasks import common
-from bilevax.algorithms.parts.neumann import check_terms, whole_sum
+from bilevax.algorithms.parts.neumann import NEUMANN_STEP, check_terms, whole_sum
 from bilevax.algorithms.registry.tuning import MIXED_STEPS, NEUMANN_TERMS, SERIES, Tuning, constant_steps
 from bilevax.algorithms.sustain import SUSTAIN
-from bilevax.schedule import power
+from bilevax.schedule import Found, power
 
-UPPER_STEP, LOWER_STEP, MIXING = power(0.2, 8, 1 / 3), power(0.5, 8, 1 / 3), power(4, 8, 2 / 3)
+UPPER_STEP, LOWER_STEP = Found(0.5, "step", 0, 100, 1 / 3), Found(0.5, "1/smoothness", 0, 1000, 1 / 3)
+MIXING = power(4, 8, 2 / 3)
 
 
 @described(
@@ -32,7 +33,7 @@ UPPER_STEP, LOWER_STEP, MIXING = power(0.2, 8, 1 / 3), power(0.5, 8, 1 / 3), pow
     tasks="all",
     memory="d'",
     curvature="Neumann series, sum",
-    accepts="any; needs neumann_step",
+    accepts="any",
     tuning=Tuning("MRBO", {**MIXED_STEPS, "series": SERIES}, constant_steps, NEUMANN_TERMS),
 )
 @arguments.known_keywords
@@ -41,7 +42,7 @@ def mrbo(
     upper_step: Any = UPPER_STEP,
     lower_step: Any = LOWER_STEP,
     mixing: Any = MIXING,
-    neumann_step: Any = None,
+    neumann_step: Any = NEUMANN_STEP,
     neumann_terms: int = 10,
     batch_size: int | None = 32,
     upper_optimizer: optax.GradientTransformation | None = None,

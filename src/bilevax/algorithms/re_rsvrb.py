@@ -19,7 +19,7 @@ from jaxtyping import Array, Int, Key
 from bilevax import arguments
 from bilevax.algorithms.contract import Algorithm, described
 from bilevax.algorithms.registry.tuning import FIRST_BATCHES, MIXED_STEPS, STAGES, Tuning, shared_steps
-from bilevax.algorithms.rsvrb import RSVRB, assemble_family
+from bilevax.algorithms.rsvrb import LOWER_STEP, MIXING, RSVRB, UPPER_STEP, assemble_family
 from bilevax.algorithms.start import first_batch_of
 from bilevax.curvature import Curvature
 from bilevax.draw import Sampling
@@ -49,13 +49,13 @@ class ReRSVRB(RSVRB):
             steps = jax.random.randint(key, steps.shape, 0, steps + 1, jnp.int32)
         return jnp.cumsum(steps, dtype=jnp.int32)
 
-    def rates_at(self, problem: Problem, own: Any, t: Step) -> Rates:
+    def rates_at(self, problem: Problem, state: Any, t: Step) -> Rates:
         """η_k = η_1/√2^{k−1}, τ_k = τ_1/√2^{k−1} and β_k = β_1/2^{k−1} in stage k."""
-        k = jnp.sum(own.stages < t).astype(float)
+        k = jnp.sum(state.own.stages < t).astype(problem.dtype)
         shrink = 0.5 ** (k / 2)
-        upper, lower, relaxation, mixing = self.rates
-        rates = Rates(upper * shrink, lower, relaxation * shrink, Mixing(*(beta * shrink**2 for beta in mixing)))
-        return jax.tree.map(lambda rate: jnp.asarray(rate, problem.dtype), rates)
+        rates = super().rates_at(problem, state, t)
+        mixing = Mixing(*(beta * shrink**2 for beta in rates.mixing))
+        return rates._replace(upper_step=rates.upper_step * shrink, relaxation=rates.relaxation * shrink, mixing=mixing)
 
 
 @described(
@@ -72,13 +72,13 @@ class ReRSVRB(RSVRB):
 @arguments.known_keywords
 def re_rsvrb(
     *,
-    upper_step: float = 0.1,
-    lower_step: float = 0.5,
+    upper_step: Any = UPPER_STEP,
+    lower_step: Any = LOWER_STEP,
     relaxation: float = 1.0,
-    mixing: Any = 0.1,
+    mixing: Any = MIXING,
     first_stage: int = 500,
     restart_from: str = "last",
-    tasks_per_step: int = 1,
+    tasks_per_step: int | None = None,
     batch_size: int | None = 32,
     task_probabilities: Any = None,
     upper_optimizer: optax.GradientTransformation | None = None,

@@ -44,8 +44,11 @@ from bilevax.curvature.contract import Curvature, Drift, Sample, Second, Sleeper
 from bilevax.draw import Draw, Indices, Sampling
 from bilevax.problem import Problem
 from bilevax.projection import ball, onto
-from bilevax.schedule import Mixing, Rates, as_rates
+from bilevax.schedule import Found, Mixing, Rates, as_rates
 from bilevax.tasks import Clock, Decay, Eras, Lower
+
+# Theorem 2's shape: all in proportion to the share of tasks that a step looks at.
+UPPER_STEP, LOWER_STEP, MIXING = Found(0.25, "step", 1), Found(1 / 3, "1/smoothness", 1), Found(0.2, "1", 1)
 
 
 class Task(NamedTuple):
@@ -102,6 +105,10 @@ class RSVRB(Method):
         """Refuse a problem that cannot be sampled so, or that the curvature cannot serve."""
         self.sampling.check(problem)
         curvatures.choose(self.curvature, problem)
+
+    def portion(self, problem: Problem) -> tuple[int | None, float]:
+        """A batch of each drawn task."""
+        return self.sampling.batch_size, self.sampling.tasks_of(problem) / problem.num_tasks
 
     def start_stages(self, key: Key[Array, ""]) -> PyTree:
         """What decides on the stages; there are none here."""
@@ -295,11 +302,11 @@ def assemble_family(
 @arguments.known_keywords
 def rsvrb(
     *,
-    upper_step: Any = 0.1,
-    lower_step: Any = 0.5,
+    upper_step: Any = UPPER_STEP,
+    lower_step: Any = LOWER_STEP,
     relaxation: Any = 1.0,
-    mixing: Any = 0.1,
-    tasks_per_step: int = 1,
+    mixing: Any = MIXING,
+    tasks_per_step: int | None = None,
     batch_size: int | None = 32,
     task_probabilities: Any = None,
     upper_optimizer: optax.GradientTransformation | None = None,

@@ -33,6 +33,9 @@ from bilevax.algorithms.registry.tuning import STEPS, Tuning, constant_steps
 from bilevax.algorithms.start import all_tasks
 from bilevax.draw import Data, NoData, Ragged, Samples, UnevenBlock
 from bilevax.problem import Problem
+from bilevax.schedule import Found
+
+UPPER_STEP, LOWER_STEP = Found(0.25, "step", condition_power=0.5), Found(0.5, "1/smoothness")
 
 
 class Split(NamedTuple):
@@ -215,8 +218,8 @@ class SABA(ThreeDirections):
 @arguments.known_keywords
 def saba(
     *,
-    upper_step: Any = 0.1,
-    lower_step: Any = 0.1,
+    upper_step: Any = UPPER_STEP,
+    lower_step: Any = LOWER_STEP,
     batch_size: int | None = 32,
     upper_optimizer: optax.GradientTransformation | None = None,
     initialization: str = "theorem",

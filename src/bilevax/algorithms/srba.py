@@ -32,6 +32,9 @@ from bilevax.algorithms.parts.three_directions import (
 from bilevax.algorithms.registry.tuning import STEPS, Tuning, constant_steps
 from bilevax.algorithms.start import all_tasks
 from bilevax.problem import Problem
+from bilevax.schedule import Found
+
+UPPER_STEP, LOWER_STEP = Found(0.25, "step", condition_power=0.5), Found(0.5, "1/smoothness")
 
 
 class Recursion(NamedTuple):
@@ -103,8 +106,8 @@ class SRBA(ThreeDirections):
 @arguments.known_keywords
 def srba(
     *,
-    upper_step: Any = 0.1,
-    lower_step: Any = 0.1,
+    upper_step: Any = UPPER_STEP,
+    lower_step: Any = LOWER_STEP,
     period: int | None = None,
     batch_size: int | None = 32,
     upper_optimizer: optax.GradientTransformation | None = None,

@@ -18,8 +18,11 @@ from bilevax.algorithms.bsa import BSA
 from bilevax.algorithms.contract import Algorithm, described
 from bilevax.algorithms.frame import assemble
 from bilevax.algorithms.parts.all_tasks import common
-from bilevax.algorithms.parts.neumann import check_terms, whole_sum
+from bilevax.algorithms.parts.neumann import NEUMANN_STEP, check_terms, whole_sum
 from bilevax.algorithms.registry.tuning import FALLING_STEPS, NEUMANN_TERMS, TWO_SCALES, Tuning, two_scale_steps
+from bilevax.schedule import Found
+
+UPPER_STEP, LOWER_STEP = Found(0.25, "step"), Found(0.5, "1/smoothness")
 
 
 def _shrinking(size: int | None, terms: int, shrink: float) -> list[int | None]:
@@ -38,16 +41,16 @@ def _shrinking(size: int | None, terms: int, shrink: float) -> list[int | None]:
     tasks="all",
     memory="nothing",
     curvature="Neumann series, sum",
-    accepts="any; needs neumann_step",
+    accepts="any",
     tuning=Tuning("StocBio", FALLING_STEPS, two_scale_steps, NEUMANN_TERMS, TWO_SCALES),
 )
 @arguments.known_keywords
 def stocbio(
     *,
-    upper_step: Any = 0.1,
-    lower_step: Any = 0.1,
+    upper_step: Any = UPPER_STEP,
+    lower_step: Any = LOWER_STEP,
     inner_steps: int = 10,
-    neumann_step: Any = None,
+    neumann_step: Any = NEUMANN_STEP,
     neumann_terms: int = 10,
     neumann_shrink: float = 0.9,
     batch_size: int | None = 32,

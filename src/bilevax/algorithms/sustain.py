@@ -22,13 +22,14 @@ from bilevax.algorithms.contract import Algorithm, described
 from bilevax.algorithms.frame import Change, Move, RatesAt, Start, State, assemble, count
 from bilevax.algorithms.parts.all_tasks import AllTasks, Rows, common, lower_gradients, upper_gradients
 from bilevax.algorithms.parts.hypergradient import Points, hypergradient
-from bilevax.algorithms.parts.neumann import Series, random_length
+from bilevax.algorithms.parts.neumann import NEUMANN_STEP, Series, random_length
 from bilevax.algorithms.registry.tuning import MIXED_STEPS, NEUMANN_TERMS, SERIES, Tuning, constant_steps
 from bilevax.algorithms.start import all_tasks, first_points
 from bilevax.problem import Problem
-from bilevax.schedule import power
+from bilevax.schedule import Found, power
 
-UPPER_STEP, LOWER_STEP, MIXING = power(0.2, 8, 1 / 3), power(0.5, 8, 1 / 3), power(4, 8, 2 / 3)
+UPPER_STEP, LOWER_STEP = Found(0.5, "step", 0, 100, 1 / 3), Found(0.5, "1/smoothness", 0, 1000, 1 / 3)
+MIXING = power(4, 8, 2 / 3)
 
 
 class Own(NamedTuple):
@@ -63,7 +64,7 @@ class SUSTAIN(AllTasks):
         factors = self.series.draw(problem, series_key)
 
         def sample(x: Array, y: Rows) -> Array:
-            h = self.series.apply(problem, x, y, upper_gradients(problem, x, y, xi), factors)
+            h = self.series.apply(problem, rates.neumann_step, x, y, upper_gradients(problem, x, y, xi), factors)
             return hypergradient(problem, Points(x, y, h), (tasks, xi, cross))
 
         def storm(estimate: Array, of: Callable[[Array, Rows], Array], mixing: Array) -> Array:
@@ -91,7 +92,7 @@ class SUSTAIN(AllTasks):
     tasks="all",
     memory="d'",
     curvature="Neumann series, random length",
-    accepts="any; needs neumann_step",
+    accepts="any",
     tuning=Tuning("SUSTAIN", {**MIXED_STEPS, "series": SERIES}, constant_steps, NEUMANN_TERMS),
 )
 @arguments.known_keywords
@@ -100,7 +101,7 @@ def sustain(
     upper_step: Any = UPPER_STEP,
     lower_step: Any = LOWER_STEP,
     mixing: Any = MIXING,
-    neumann_step: Any = None,
+    neumann_step: Any = NEUMANN_STEP,
     neumann_terms: int = 10,
     batch_size: int | None = 32,
     upper_optimizer: optax.GradientTransformation | None = None,

@@ -27,9 +27,11 @@ from bilevax.algorithms.start import first_batch_of, refuse_set
 from bilevax.curvature import Curvature
 from bilevax.draw import Sampling
 from bilevax.problem import Problem
-from bilevax.schedule import as_rates, power
+from bilevax.schedule import Found, as_rates
 
-STEP, RELAXATION, MIXING = power(0.2, 8, 1 / 3), power(2, 8, 1 / 3), power(4, 8, 2 / 3)  # Theorem 1, c_0 = 8
+# Theorem 1's powers of t; RELAXATION is one at first.
+STEP, LOWER_STEP = Found(0.5, "step", 0, 100, 1 / 3), Found(1 / 3, "1/smoothness")
+RELAXATION, MIXING = Found(1.0, "1", 0, 100, 1 / 3), Found(0.5, "1", 0, 100, 2 / 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +80,7 @@ def without_projections(problem: Problem) -> Problem:
 def svrb(
     *,
     upper_step: Any = STEP,
-    lower_step: Any = 0.5,
+    lower_step: Any = LOWER_STEP,
     relaxation: Any = RELAXATION,
     mixing: Any = MIXING,
     batch_size: int | None = 32,

@@ -17,11 +17,11 @@ from bilevax.algorithms.bsa import BSA
 from bilevax.algorithms.contract import Algorithm, described
 from bilevax.algorithms.frame import assemble
 from bilevax.algorithms.parts.all_tasks import common
-from bilevax.algorithms.parts.neumann import random_length
+from bilevax.algorithms.parts.neumann import NEUMANN_STEP, random_length
 from bilevax.algorithms.registry.tuning import FALLING_STEPS, NEUMANN_TERMS, TWO_SCALES, Tuning, two_scale_steps
-from bilevax.schedule import power
+from bilevax.schedule import Found
 
-UPPER_STEP, LOWER_STEP = power(0.1, 8, 3 / 5), power(1, 8, 2 / 5)
+UPPER_STEP, LOWER_STEP = Found(0.5, "step", 0, 100, 3 / 5), Found(0.5, "1/smoothness", 0, 100, 2 / 5)
 
 
 @described(
@@ -32,7 +32,7 @@ UPPER_STEP, LOWER_STEP = power(0.1, 8, 3 / 5), power(1, 8, 2 / 5)
     tasks="all",
     memory="nothing",
     curvature="Neumann series, random length",
-    accepts="any; needs neumann_step",
+    accepts="any",
     tuning=Tuning("TTSA", FALLING_STEPS, two_scale_steps, NEUMANN_TERMS, TWO_SCALES),
 )
 @arguments.known_keywords
@@ -40,7 +40,7 @@ def ttsa(
     *,
     upper_step: Any = UPPER_STEP,
     lower_step: Any = LOWER_STEP,
-    neumann_step: Any = None,
+    neumann_step: Any = NEUMANN_STEP,
     neumann_terms: int = 10,
     batch_size: int | None = 32,
     upper_optimizer: optax.GradientTransformation | None = None,

@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from bilevax import arguments, chunks, identity
+from bilevax.aside import WholeLoss, bring_back, set_aside
+from bilevax.data import shared
+from bilevax.draw import NoData
 from bilevax.exact import linear_lower, lower
 from bilevax.problem import Problem, X, Y
 
@@ -151,6 +155,7 @@ def _flat(problem: Problem, x: PyTree) -> X:
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a bilevax.Problem; got {type(problem).__name__}.")
     shapes = lambda tree: jax.tree.map(jnp.shape, tree)
+    x, _ = set_aside(x)
     wanted, given = shapes(problem.unravel_x(problem.x0)), shapes(x)
     if wanted != given:
         raise ValueError(f"x must be a pytree like the x0 that the problem was made with, {wanted}; got {given}.")
@@ -163,14 +168,15 @@ def exact_values(problem: Problem, x: PyTree) -> Exact:
 
         F(x) = (1/m) Σ_i f_i(x, y_i*(x)),    ∇F(x) = (1/m) Σ_i ∇x f_i − ∇²xy g_i [∇²yy g_i]⁻¹ ∇y f_i
 
-    `gradient` is a pytree like x, `y` like that of a `Result`. A float32 problem that asks for it is solved in float64.
+    `gradient` is a pytree like the variables of x, `y` like that of a `Result`. A float32 problem that asks for it is
+    solved in float64.
     Values that are not accurate to about 1e-6 (1e-3 in float32) all the same come with an `InexactWarning`.
 
     >>> values = bx.exact_values(problem, result.x)
     >>> values.objective, values.objective_error, values.residual
     """
     found = exact(problem, _flat(problem, x))
-    return found._replace(gradient=problem.unravel_x(found.gradient), y=problem.unravel_all(found.y))
+    return found._replace(gradient=problem.unravel_x(found.gradient), y=problem.give_back_y(found.y))
 
 
 def exact_objective(problem: Problem, x: PyTree) -> Float[Array, ""]:
@@ -181,3 +187,53 @@ def exact_objective(problem: Problem, x: PyTree) -> Float[Array, ""]:
 def exact_gradient(problem: Problem, x: PyTree) -> PyTree:
     """∇F(x) = (1/m) Σ_i ∇x f_i − ∇²xy g_i [∇²yy g_i]⁻¹ ∇y f_i, as a pytree like x; see `exact_values`."""
     return exact_values(problem, x).gradient
+
+
+@arguments.known_keywords
+def lower_solution(problem: Problem, x: PyTree, *, task: PyTree | int | None = None, data: PyTree = None) -> PyTree:
+    """y*(x) = argmin_y g(x, y) for one task, also for a new one: how a model that was trained on many adapts to it.
+
+    - `x`: for example `result.x`.
+    - `task`: the number of a task of the problem; or what the losses are to be told of a new one, a pytree like one
+      slice of `Problem(tasks=...)`. Where tasks are mere numbers it can be left out for a new one.
+    - `data`: samples of a new task, a pytree like `lower_data` with leaves (n, ...). By default the task's own.
+
+    >>> y = bx.lower_solution(problem, result.x, data={"A": A_new, "b": b_new})
+    """
+    point, one = _flat(problem, x), problem
+    is_number = isinstance(task, (int, np.integer)) and not isinstance(task, bool)
+    if data is None and not is_number:
+        raise TypeError(f"lower_solution needs data= of a new task, or task= the number of one; got task={task!r}.")
+    if is_number and (data is None or problem.tasks is not None):
+        arguments.number("task", task, f"a task, 0 to {problem.num_tasks - 1}", lambda v: 0 <= v < problem.num_tasks)
+    i = jnp.int32(task if is_number else 0)
+    if task is not None and not is_number:
+        given, own = (jax.tree.map(jnp.shape, tree) for tree in (task, problem.task(0)))
+        if problem.tasks is None or given != own:
+            right = "a number" if problem.tasks is None else f"like a slice of the problem's tasks, {own}"
+            raise ValueError(f"task must be {right}; got {given}.")
+        one = one.replace(tasks=jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], task))
+    elif data is not None and problem.tasks is not None and task is None:
+        raise TypeError("lower_solution needs task= too: the losses of this problem are told something of each task.")
+    if data is not None:
+        one = one.replace(lower_data=_samples_like(problem, data))
+    solution = _solve_one(one, point, problem.y0_of(i), i)
+    return bring_back(problem.unravel_y(solution), problem.upper.y if isinstance(problem.upper, WholeLoss) else None)
+
+
+def _samples_like(problem: Problem, data: PyTree) -> Any:
+    """Samples of one task, if they are like those of the problem."""
+    if isinstance(problem.lower_data, NoData):
+        raise TypeError("data must be left out: the lower losses of this problem take none.")
+    kinds = lambda tree: jax.tree.map(lambda leaf: jnp.shape(leaf)[1:], tree)
+    batch = jax.eval_shape(lambda: problem.lower_data.take(jnp.int32(0), jnp.zeros(2, jnp.int32)))
+    given, right = kinds(data), kinds(batch)
+    if given != right:
+        raise ValueError(f"data must be like lower_data, one row for each sample, of shapes {right}; got {given}.")
+    return shared(jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), data, batch))
+
+
+@jax.jit
+def _solve_one(problem: Problem, x: X, start: Y, i: Any) -> Y:
+    """y_i*(x), to rounding."""
+    return lower.solve_lower(problem, x, start, i)[0]

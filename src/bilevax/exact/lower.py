@@ -118,7 +118,7 @@ def _dense_inverse(product: Callable[[Y], Y], like: Y) -> Inverse:
     return invert
 
 
-def _diagonal(product: Callable[[Y], Y], like: Y, least: Any) -> Y:
+def diagonal(product: Callable[[Y], Y], like: Y, least: Any) -> Y:
     """The diagonal of H, about: from products with random signs z, whose mean z·Hz is that diagonal.
 
     It lies between ‖H_k‖²/‖H‖ and ‖H_k‖, the length of its row, which keeps the noise of a few products at bay.
@@ -175,7 +175,7 @@ def inverse_at(problem: Problem, x: X, y: Y, i: Any, indices: Indices = None) ->
     if y.shape[0] <= DENSE_UP_TO:
         return _dense_inverse(product, y)
     share = float(jnp.finfo(y.dtype).eps)
-    return _iterative_inverse(product, _diagonal(product, y, problem.strong_convexity), share)
+    return _iterative_inverse(product, diagonal(product, y, problem.strong_convexity), share)
 
 
 def metric_at(problem: Problem, x: X, y: Y, i: Any, indices: Indices = None) -> Metric:
@@ -184,8 +184,8 @@ def metric_at(problem: Problem, x: X, y: Y, i: Any, indices: Indices = None) -> 
     if y.shape[0] <= DENSE_UP_TO:
         invert = _dense_inverse(product, y)
         return Metric(invert, lambda gradient: jnp.sqrt(jnp.maximum(gradient @ invert(gradient).h, 0)))
-    diagonal = _diagonal(product, y, problem.strong_convexity)
-    return Metric(_iterative_inverse(product, diagonal, INEXACT), lambda v: jnp.sqrt(v @ (v / diagonal)))
+    scale = diagonal(product, y, problem.strong_convexity)
+    return Metric(_iterative_inverse(product, scale, INEXACT), lambda v: jnp.sqrt(v @ (v / scale)))
 
 
 class NewtonPoint(NamedTuple):

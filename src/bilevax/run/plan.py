@@ -27,6 +27,7 @@ class Spent(Protocol):
     cost: Cost
     seconds: float
     trace: Trace
+    converged: bool
 
 
 @dataclass
@@ -111,6 +112,8 @@ class Plan:
                 return "target", f"{name} reached {row[name]:.6g}"
         if interrupted:
             return "interrupted", f"stopped by Ctrl-C after {run.steps} steps"
+        if run.converged:
+            return "done", f"after {run.steps} steps no further step changes x"
         used_up = self.budget.used_up(run)
         return None if used_up is None else ("done", used_up)
 

@@ -1,12 +1,21 @@
 """Where a run ended, and all that is needed to go on."""
 
+import html
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from bilevax.algorithms.contract import Cost
+from bilevax.problem import Problem
+from bilevax.run import saved
+from bilevax.run.guard import Guard
 from bilevax.run.trace import Trace
+
+GUARD_FIELDS = ("start", "best", "next_look", "retreats", "notes")
 
 
 @dataclass
@@ -17,6 +26,7 @@ class Result:
     - `status`: "done" (a budget is used up), "target", "diverged" or "interrupted".
     - `steps`, `cost`, `seconds`: what it took; `message` says in words why it ended.
     - `trace`: what was recorded; `state`: all that is needed to go on (`solve(..., resume=result)`).
+    - `notes`: what was chosen and found, in words; `explain()` puts them together.
     - `origin`: what problem, algorithm and settings it comes from, as digests: another one does not resume it.
     """
 
@@ -31,8 +41,71 @@ class Result:
     state: Any
     seed: int
     origin: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    guard: Guard | None = None
+
+    def explain(self) -> str:
+        """What was chosen and found for this run, and why, in words."""
+        last = f"It ended as {self.status!r}: {self.message}. That took {self.seconds:.3g} s of steps, "
+        last += (
+            f"{self.cost.samples:,} samples and {self.cost.gradients:,} gradients; what was measured to choose counts."
+        )
+        return "\n".join([*(self.notes or ("All steps and settings were given.",)), last])
 
     def __repr__(self) -> str:
         last = self.trace.rows[-1] if self.trace.rows else {}
         shown = "".join(f", {name}={last[name]:.6g}" for name in ("objective", "grad_norm") if name in last)
         return f"Result({self.status}: {self.message}; steps={self.steps}, seconds={self.seconds:.3g}{shown})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        last = self.trace.rows[-1] if self.trace.rows else {}
+        rows = [("status", f"{self.status}: {self.message}"), ("steps", f"{self.steps:,}")]
+        rows += [("seconds", f"{self.seconds:.3g}"), ("samples", f"{self.cost.samples:,}")]
+        rows += [(name, f"{last[name]:.6g}") for name in last if name in ("objective", "grad_norm", "lower_gap")]
+        cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows)
+        return f"<table>{cells}</table>"
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """A matplotlib figure of what was recorded, see `Trace.plot`."""
+        return self.trace.plot(path)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one file, without pickle; it appears whole or not at all.
+
+        >>> result.save("run.npz")
+        >>> result = bx.solve(problem, algorithm, steps=20_000, resume=bx.Result.load("run.npz"))
+        """
+        fields = {
+            "status": self.status, "message": self.message, "steps": self.steps, "cost": list(self.cost),
+            "seconds": self.seconds, "seed": self.seed, "origin": self.origin, "notes": list(self.notes),
+            "rows": self.trace.rows, "settings": {name: str(value) for name, value in self.trace.settings.items()},
+        }  # fmt: skip
+        states = {"state": self.state}
+        if self.guard is not None:
+            fields["guard"] = {name: getattr(self.guard, name) for name in GUARD_FIELDS}
+            states["good"] = self.guard.good
+        saved.write(path, fields, {"x": self.x, "y": self.y}, states)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], problem: Problem | None = None) -> "Result":
+        """Read what `save` wrote.
+
+        x and y come back as dictionaries, lists, tuples and arrays; a module or another container as a dictionary of
+        its arrays by their places. With the `problem` they are as its user gave them.
+        """
+        fields, trees, states = saved.read(path)
+        trace = Trace(fields.pop("rows"), fields.pop("settings"))
+        guard = fields.pop("guard", None)
+        kept = None if guard is None else Guard(good=states["good"], **guard)
+        x, y = trees["x"], trees["y"]
+        if problem is not None:
+            x = problem.give_back_x(_flat(x))
+            y = problem.give_back_y(_flat(y, problem.num_tasks))
+        cost, notes = Cost(*fields.pop("cost")), tuple(fields.pop("notes"))
+        return cls(x=x, y=y, cost=cost, notes=notes, trace=trace, state=states["state"], guard=kept, **fields)
+
+
+def _flat(tree: PyTree, *axes: int) -> Any:
+    """All leaves in a row, behind the given axes."""
+    return jnp.concatenate([jnp.reshape(leaf, (*axes, -1)) for leaf in jax.tree.leaves(tree)], axis=-1)

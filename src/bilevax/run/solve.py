@@ -24,10 +24,14 @@ from bilevax.algorithms.contract import (
 )
 from bilevax.problem import Problem
 from bilevax.run import terminal, watch
+from bilevax.run.choice import choose
+from bilevax.run.guard import Guard
 from bilevax.run.metrics import exact_metrics
 from bilevax.run.plan import CHUNK, RUN_COLUMNS, Budget, Metrics, Plan, checked_metrics, record_interval
 from bilevax.run.result import Result
+from bilevax.run.saved import SavedState, restore
 from bilevax.run.trace import Trace
+from bilevax.schedule import Found, Scales
 
 CHUNK_SECONDS = 0.25  # how long one call should take, so that Ctrl-C and the clock are heard
 
@@ -48,6 +52,9 @@ class _Run:
     seed: int
     origin: dict[str, str]
     pace: float = math.nan  # seconds per step, of the last chunk
+    converged: bool = False
+    guard: Guard | None = None
+    notes: tuple[str, ...] = ()
     saved: "_Run | None" = None  # as it was at the last record: a chunk that raises takes its state with it
 
     def record(self, metrics: Metrics | None) -> None:
@@ -82,9 +89,10 @@ class _Run:
     def result(self, status: str, message: str) -> Result:
         reached = self.variables(self.problem, self.state)
         return Result(
-            x=self.problem.unravel_x(reached.x), y=self.problem.unravel_all(reached.y), status=status, message=message,
-            steps=self.steps, cost=self.cost, seconds=self.seconds, trace=self.trace, state=self.state, seed=self.seed,
-            origin=self.origin,
+            x=self.problem.give_back_x(reached.x), y=self.problem.give_back_y(reached.y), status=status,
+            message=message, steps=self.steps, cost=self.cost, seconds=self.seconds, trace=self.trace,
+            state=self.state, seed=self.seed, origin=self.origin, guard=self.guard,
+            notes=(*self.notes, *(self.guard.notes if self.guard else ())),
         )  # fmt: skip
 
     def rescue(self, error: BaseException) -> None:
@@ -104,7 +112,8 @@ class _Run:
         if plan.budget.seconds is not None:
             limit = min(limit, plan.budget.seconds - self.seconds)
         by_time = 8 if math.isnan(self.pace) else int(limit / max(self.pace, 1e-9))
-        return max(1, min(plan.budget.steps_left(self), until_record, by_time))
+        until_look = math.inf if self.guard is None else self.guard.steps_left(self)
+        return max(1, int(min(plan.budget.steps_left(self), until_record, by_time, until_look)))
 
     def _no_steps(self) -> tuple[Any, ...]:
         """What the loop is called with to take no step."""
@@ -123,13 +132,15 @@ class _Run:
         """Up to n steps, timed and counted, until so many samples are used; whether they were finite."""
         limits = jnp.int32(self.steps + 1), jnp.int32(n), jnp.asarray(samples, float)
         begun = time.perf_counter()
-        state, costs, taken, finite = jax.block_until_ready(loop(self.problem, self.state, self.key, *limits))
+        state, costs, taken, finite, converged = jax.block_until_ready(
+            loop(self.problem, self.state, self.key, *limits)
+        )
         spent = time.perf_counter() - begun
         done = np.asarray(costs, float)[: int(taken)]
-        self.state = state
+        self.state, self.converged = state, bool(converged)
         self.steps += len(done)
         self.seconds += spent
-        self.pace = spent / n
+        self.pace = spent / max(1, len(done))
         if len(done):
             self.cost = Cost(*(a + b for a, b in zip(self.cost, _as_cost(done.sum(0)), strict=True)))
         return bool(finite)
@@ -170,9 +181,9 @@ def _begin(problem: Problem, algorithm: Algorithm, seed: int, origin: dict[str, 
         "origin": origin,
     }  # fmt: skip
     if resume is not None:
-        state = jax.tree.map(jnp.copy, resume.state)
+        state, guard = _resumed_state(problem, algorithm, resume)
         trace = Trace([dict(row) for row in resume.trace.rows], dict(resume.trace.settings))
-        of_all |= {"steps": resume.steps, "cost": resume.cost, "seconds": resume.seconds}
+        of_all |= {"steps": resume.steps, "cost": resume.cost, "seconds": resume.seconds, "guard": guard}
         return _Run(**of_all, state=state, trace=trace)
     leaves, structure = jax.tree.flatten((problem, init_key))
     kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
@@ -183,6 +194,17 @@ def _begin(problem: Problem, algorithm: Algorithm, seed: int, origin: dict[str, 
     settings = {name: str(value) for name, value in algorithm.settings.items()}
     trace = Trace(settings={"algorithm": algorithm.name, "seed": seed, **settings})
     return _Run(**of_all, state=state, trace=trace, steps=0, cost=_as_cost(state.initial_cost), seconds=seconds)
+
+
+def _resumed_state(problem: Problem, algorithm: Algorithm, resume: Result) -> tuple[Any, Guard | None]:
+    """Copies of the state and of the guard of a result, which may come from a file."""
+    state, guard = resume.state, resume.guard
+    if isinstance(state, SavedState):
+        like = jax.eval_shape(algorithm.init, problem, jax.random.key(0))
+        state = restore(state, like)
+        guard = guard and replace(guard, good=restore(guard.good, like))
+    guard = guard and replace(guard, good=jax.tree.map(jnp.copy, guard.good), notes=list(guard.notes))
+    return jax.tree.map(jnp.copy, state), guard
 
 
 def _check_batches(problem: Problem, settings: Mapping[str, Any]) -> None:
@@ -218,28 +240,29 @@ def _start_of(
 
 @functools.lru_cache(maxsize=16)
 def _loop_of(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
-    """n steps from step t on, fewer where the samples end or the run diverges: the state, the cost of each.
+    """n steps from step t on, fewer where the samples end or the run diverges or converges: the state, their costs.
 
     One function for an algorithm, so that its next run on such a problem need not be compiled again.
     """
 
     def loop(
         problem: Problem, state: Any, key: Array, t: Array, n: Array, samples: Array
-    ) -> tuple[Any, Array, Array, Array]:
+    ) -> tuple[Any, Array, Array, Array, Array]:
         def unfinished(carry: tuple[Any, ...]) -> Array:
-            _, _, used, k, finite = carry
-            return finite & (k < n) & (used < samples)
+            _, _, used, k, finite, converged = carry
+            return finite & ~converged & (k < n) & (used < samples)
 
         def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-            state, costs, used, k, _ = carry
+            state, costs, used, k, _, _ = carry
             state, info = check_step(name, state, step(problem, state, jax.random.fold_in(key, t + k)))
             cost, finite = Cost(*(jnp.asarray(count, float) for count in info.cost)), jnp.asarray(info.finite)
-            return state, costs.at[k].set(jnp.stack(cost)), used + cost.samples, k + finite.astype(jnp.int32), finite
+            costs, taken = costs.at[k].set(jnp.stack(cost)), k + finite.astype(jnp.int32)
+            return state, costs, used + cost.samples, taken, finite, jnp.asarray(info.converged)
 
         costs = jnp.zeros((CHUNK, len(Cost._fields)))
-        first = (state, costs, jnp.asarray(0, float), jnp.int32(0), jnp.asarray(True))
-        state, costs, _, taken, finite = jax.lax.while_loop(unfinished, body, first)
-        return state, costs, taken, finite
+        first = (state, costs, jnp.asarray(0, float), jnp.int32(0), jnp.asarray(True), jnp.asarray(False))
+        state, costs, _, taken, finite, converged = jax.lax.while_loop(unfinished, body, first)
+        return state, costs, taken, finite, converged
 
     return jax.jit(loop, donate_argnums=1)
 
@@ -256,26 +279,46 @@ def _carry_out(run: _Run, plan: Plan, interrupted: Callable[[], bool], report: t
     ended = plan.verdict(run, interrupted())
     if ended is None:
         run.compile(loop)
+        run.guard = run.guard or Guard.of(run)
     while ended is None:
         size = run.chunk_size(plan)
         if plan.budget.steps is None:  # else all steps were looked at beforehand
             schedule.check_all(run.algorithm.settings, run.steps + 1, run.steps + size)
         if not run.advance(loop, size, plan.budget.samples_left(run)):
+            if run.guard is not None and run.guard.retreat(run, "a step left the finite numbers"):
+                continue
             if run.steps == 0:
                 return "diverged", "step 1 left the finite numbers: the losses do at x0, y0, or a step is far too large"
             return "diverged", f"step {run.steps + 1} left the finite numbers, the state before it is returned"
+        if run.guard is not None and run.guard.steps_left(run) <= 0:
+            run.guard.look(run)
         if run.steps % plan.record_every == 0:
             run.record(plan.metrics)
             run.look()
         report(run.steps, plan.budget.share(run), run.trace.rows[-1])
         ended = plan.verdict(run, interrupted())
+    if run.guard is not None:
+        run.guard.finish(run)
     return ended
+
+
+def _words_on_rates(algorithm: Algorithm, state: Any) -> tuple[str, ...]:
+    """Which rates were found, and what they are in the first step."""
+    scales = getattr(state, "scales", ())
+    if not isinstance(scales, Scales):
+        return ()
+    found = [(name, rate) for name, rate in algorithm.settings.items() if isinstance(rate, Found)]
+    listed = ", ".join(f"{name} = {float(rate.at(scales, jnp.int32(1))):.3g}" for name, rate in found)
+    return (
+        f"Found when the run started: {listed}; from L_g = {float(scales.smoothness):.3g}, F that falls along its "
+        f"gradient up to a step of {float(scales.step):.3g}, and a share of {float(scales.share):.3g} of the tasks.",
+    )
 
 
 @arguments.known_keywords
 def solve(
     problem: Problem,
-    algorithm: Algorithm,
+    algorithm: Algorithm | None = None,
     *,
     steps: int | None = None,
     samples: int | None = None,
@@ -288,7 +331,15 @@ def solve(
     resume: Result | None = None,
     progress: bool | None = None,
 ) -> Result:
-    """Run an algorithm on a problem until a budget is used up, a target is met, or it diverges.
+    """Run an algorithm on a problem until a budget is used up, a target is met, or it ends by itself.
+
+    Without an algorithm one is chosen, and `result.explain()` says which and why:
+
+    >>> result = bx.solve(problem, seconds=30)
+    >>> print(result.explain())
+
+    Steps that an algorithm was not given are found when the run starts; such a run does not diverge: where F rises, it
+    goes back and shrinks them. With steps of the user's own it ends as "diverged".
 
     - `steps`, `samples`, `seconds`: budgets for the whole run, its start included; the first one used up ends
       it, with the step that uses it up. Neither compilation nor evaluation counts as seconds.
@@ -308,10 +359,11 @@ def solve(
     loss carries what was reached before it as its attribute `result`, from which `resume` goes on. Now and then the
     curvature of some lower problems is looked at, and an `AssumptionWarning` says where it is not what was claimed.
     """
-    for name, value, kind in [("problem", problem, Problem), ("algorithm", algorithm, Algorithm)]:
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be a bilevax.{kind.__name__}; got {type(value).__name__}.")
-    check_parts(algorithm)
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a bilevax.Problem; got {type(problem).__name__}.")
+    if algorithm is not None and not isinstance(algorithm, Algorithm):
+        kind = type(algorithm).__name__
+        raise TypeError(f"algorithm must be a bilevax.Algorithm, or left out for one to be chosen; got {kind}.")
     arguments.one_of("iterate", iterate, ("last", "random"))
     arguments.flag("progress", progress, none=True)
     if seed is not None:
@@ -319,6 +371,10 @@ def solve(
     budget = Budget(steps, samples, seconds)
     budget.check()
     budget.check_for(problem)
+    notes: tuple[str, ...] = ()
+    if algorithm is None:
+        algorithm, notes = choose(problem, budget)
+    check_parts(algorithm)
     plan = Plan(budget, {} if target is None else target, record_interval(record_every, budget), metrics)
     plan.check()
     identity.check_losses(problem)
@@ -339,6 +395,7 @@ def solve(
     _check_batches(problem, algorithm.settings)
     with terminal.interruptible() as interrupted, terminal.progress(progress) as report:
         run = _begin(problem, algorithm, seed, origin, resume)
+        run.notes = (*notes, *_words_on_rates(algorithm, run.state))
         try:
             status, message = _carry_out(run, plan, interrupted, report)
             if run.trace.rows[-1]["step"] != run.steps:

@@ -14,6 +14,7 @@ import numpy as np
 from bilevax import files
 
 LARGEST = int(sys.float_info.max)
+COSTS = ("step", "samples", "gradients", "products", "seconds")
 
 
 @dataclass
@@ -52,6 +53,30 @@ class Trace:
         import pandas
 
         return pandas.DataFrame(self.rows, columns=self.columns)
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """A matplotlib figure: what was recorded, against seconds and samples; also as a file where a path is given.
+
+        Needs the extra `bilevax[plots]`.
+        """
+        from matplotlib.figure import Figure
+
+        shown = [name for name in ("objective", "grad_norm") if name in self.columns]
+        shown = shown or [name for name in self.columns if name not in COSTS]
+        if not shown:
+            raise ValueError("the trace has no metric to plot: solve(..., metrics=None) records costs alone.")
+        figure = Figure(figsize=(9, 3 * len(shown)), layout="constrained")
+        axes = figure.subplots(len(shown), 2, squeeze=False)
+        for row, name in zip(axes, shown, strict=True):
+            for axis, cost in zip(row, ("seconds", "samples"), strict=True):
+                axis.plot(self[cost], self[name], marker=".")
+                axis.set(xlabel=cost, ylabel=name)
+                axis.grid(alpha=0.3)
+                if (self[name] > 0).all():
+                    axis.set_yscale("log")
+        if path is not None:
+            figure.savefig(path, dpi=150)
+        return figure
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write as JSON; the file appears whole or not at all."""

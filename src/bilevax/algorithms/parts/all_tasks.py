@@ -31,6 +31,10 @@ class AllTasks(Method):
     batch_size: int | None
     first: FirstBatch
 
+    def portion(self, problem: Problem) -> tuple[int | None, float]:
+        """A batch of every task."""
+        return self.batch_size, 1.0
+
 
 def common(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `AllTasks`, from the arguments of a factory."""
@@ -39,7 +43,9 @@ def common(settings: Mapping[str, Any]) -> dict[str, Any]:
         arguments.count("batch_size", size)
     mixing = settings.get("mixing", 1.0)
     return {
-        "rates": as_rates(settings["upper_step"], settings["lower_step"], 1.0, mixing, optimizer),
+        "rates": as_rates(
+            settings["upper_step"], settings["lower_step"], 1.0, mixing, optimizer, settings.get("neumann_step")
+        ),
         "optimizer": optimizer,
         "batch_size": size,
         "first": first_batch_of(settings["initialization"], settings["initial_batch_size"], size),

@@ -22,18 +22,21 @@ from bilevax.algorithms.parts.all_tasks import Rows
 from bilevax.algorithms.start import all_tasks
 from bilevax.draw import Batches
 from bilevax.problem import Problem
+from bilevax.schedule import Found
+
+NEUMANN_STEP = Found(0.5, "1/smoothness")  # a batch can have a larger L_g than those that were looked at
 
 
 class Series(NamedTuple):
     """A way to h for all tasks.
 
     - `draw(problem, key)`: what decides on the samples of all factors, and on their number.
-    - `apply(problem, x, y, v, samples)`: h.
+    - `apply(problem, theta, x, y, v, samples)`: h.
     - `cost(problem, samples, points)`: of applying it at so many points.
     """
 
     draw: Callable[[Problem, Key[Array, ""]], PyTree]
-    apply: Callable[[Problem, Array, Rows, Rows, PyTree], Rows]
+    apply: Callable[[Problem, Array, Array, Rows, Rows, PyTree], Rows]
     cost: Callable[[Problem, PyTree, int], Cost]
 
 
@@ -55,7 +58,8 @@ def _check(name: str, step: Any, terms: Any) -> None:
             "eigenvalue of ∇²yy g on a batch; bilevax.check(problem).smoothness is that on all samples, a batch can "
             "have a larger one."
         )
-    arguments.positive("neumann_step", step)
+    if not isinstance(step, Found):
+        arguments.positive("neumann_step", step)
     check_terms(terms)
 
 
@@ -67,8 +71,10 @@ def random_length(name: str, step: Any, terms: int, size: int | None) -> Series:
         length_key, batch_key = jax.random.split(key)
         return draw.below(jax.random.bits(length_key, (2, problem.num_tasks), np.uint32), terms), batch_key
 
-    def apply(problem: Problem, x: Array, y: Rows, v: Rows, samples: tuple[Int[Array, " m"], Key[Array, ""]]) -> Rows:
-        (lengths, key), theta = samples, jnp.asarray(step, problem.dtype)
+    def apply(
+        problem: Problem, theta: Array, x: Array, y: Rows, v: Rows, samples: tuple[Int[Array, " m"], Key[Array, ""]]
+    ) -> Rows:
+        lengths, key = samples
 
         def factor(k: Array, v: Rows) -> Rows:
             change = theta * hessian_products(problem, x, y, v, draw.batch_of_all(problem, key, k, size))
@@ -91,9 +97,7 @@ def whole_sum(name: str, step: Any, sizes: Sequence[int | None]) -> Series:
     def draw_all(problem: Problem, key: Key[Array, ""]) -> list[Batches]:
         return draw.batches_of_all(problem, key, (), sizes)[1]
 
-    def apply(problem: Problem, x: Array, y: Rows, v: Rows, samples: list[Batches]) -> Rows:
-        theta = jnp.asarray(step, problem.dtype)
-
+    def apply(problem: Problem, theta: Array, x: Array, y: Rows, v: Rows, samples: list[Batches]) -> Rows:
         def factor(batch: Batches, v: Rows, h: Rows) -> tuple[Rows, Rows]:
             v = v - theta * hessian_products(problem, x, y, v, batch)
             return v, h + v

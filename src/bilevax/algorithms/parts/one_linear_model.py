@@ -54,12 +54,14 @@ class RowsState(NamedTuple):
     last_step: Float[Array, ""]  # η_{t−1}
     lower: LowerEstimates
     own: Any  # as the general form has it: its stages decide on the rates
+    scales: Any
     initial_cost: Cost
 
 
 def _start(method: Any, problem: Problem, key: Key[Array, ""]) -> RowsState:
     """Line 1, as for any problem."""
     own, tables, cost = method.start(problem, key)
+    scales, more = method.find_scales(problem, key)
     task = jax.tree.map(lambda leaf: leaf[0], tables.tasks)
     q, c, hessian = task.VH
     return RowsState(
@@ -74,7 +76,8 @@ def _start(method: Any, problem: Problem, key: Key[Array, ""]) -> RowsState:
         last_step=jnp.zeros((), problem.dtype),
         lower=LowerEstimates(task.y, task.y, task.v, task.w),
         own=own._replace(x_before=(), d=(), clock=()),
-        initial_cost=cost,
+        scales=scales,
+        initial_cost=cost + more,
     )
 
 
@@ -133,7 +136,7 @@ def _do_not_vanish(row: ScaledRow) -> ScaledRow:
 
 def _step(method: Any, problem: Problem, state: RowsState, key: Key[Array, ""]) -> tuple[RowsState, Info]:
     """Lines 3 to 10 of Algorithm 1 for the drawn samples."""
-    rates = method.rates_at(problem, state.own, state.step)
+    rates = method.rates_at(problem, state, state.step)
     beta, bounds = rates.mixing, problem.bounds_of(0)
     state = _before_it_cancels(problem, state, beta)
     drawn = draw.draw_step(problem, method.sampling, key)

@@ -1,0 +1,265 @@
+"""Problems as strangers bring them, each a function without arguments; half to develop on, half to judge by.
+
+The halves are split by kind: no default was chosen on a kind of `JUDGE`. Numbers are made up from fixed seeds; losses,
+variables and data are of very different sizes.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import bilevax as bx
+
+
+def _softplus(value):
+    return jax.nn.softplus(value)
+
+
+def prior_mean(m, n, d, seed=0, unit=1.0, label=1.0):
+    """Regressions with few samples that are pulled towards a common x; features in `unit`, labels in `label`."""
+    rng = np.random.default_rng(seed)
+    models = rng.normal(size=d) + 0.3 * rng.normal(size=(m, d))
+    A = rng.normal(size=(m, 2 * n, d))
+    b = np.einsum("mnd,md->mn", A, models) + 0.5 * rng.normal(size=(m, 2 * n))
+    A, b = unit * A, label * b
+
+    def fit(y, batch):
+        return jnp.mean((batch["A"] @ y - batch["b"]) ** 2)
+
+    return bx.Problem(
+        upper=lambda x, y, i, batch: fit(y, batch),
+        lower=lambda x, y, i, batch: fit(y, batch) + 0.5 * unit**2 * jnp.sum((y - x) ** 2),
+        x0=jnp.zeros(d), y0=jnp.zeros(d), strong_convexity=unit**2, y0_per_task=False,
+        lower_data=bx.per_task({"A": A[:, :n], "b": b[:, :n]}),
+        upper_data=bx.per_task({"A": A[:, n:], "b": b[:, n:]}),
+    )  # fmt: skip
+
+
+def customers(m, d, seed=0):
+    """A ridge model for each customer, on as many rows as there happen to be; x are the logarithms of d penalties."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, 30, size=(2, m))
+    models = rng.normal(size=(m, d)) * np.geomspace(2.0, 0.05, d)
+    rows = []
+    for part in lengths:
+        owner = np.repeat(np.arange(m), part)
+        A = rng.normal(size=(len(owner), d))
+        b = np.sum(A * models[owner], axis=1) + rng.normal(size=len(owner))
+        rows.append(bx.ragged({"A": A, "b": b}, np.concatenate([[0], np.cumsum(part)])))
+
+    def fit(y, batch):
+        return jnp.mean((batch["A"] @ y - batch["b"]) ** 2)
+
+    penalty = lambda x: 1e-3 + jnp.exp(jnp.clip(x, -8, 5))
+    return bx.Problem(
+        upper=lambda x, y, i, batch: fit(y, batch),
+        lower=lambda x, y, i, batch: fit(y, batch) + 0.5 * jnp.sum(penalty(x) * y**2),
+        x0=jnp.full(d, -4.0), y0=jnp.zeros(d), strong_convexity=1e-3, y0_per_task=False,
+        lower_data=rows[0], upper_data=rows[1],
+    )  # fmt: skip
+
+
+def _classes(rng, n, d, flip=0.0, scales=1.0):
+    weights = rng.normal(size=d) / np.sqrt(d)
+    A = rng.normal(size=(n, d))
+    b = np.sign(A @ weights + 0.3 * rng.normal(size=n))
+    b[rng.random(n) < flip] *= -1
+    return A * scales, b, weights
+
+
+def cleaning(n, d, m=1, seed=0, scales=1.0, weights="sigmoid"):
+    """Weights on samples of which a quarter is mislabelled; with m > 1 for models of several temperatures."""
+    rng = np.random.default_rng(seed)
+    A, b, model = _classes(rng, n, d, scales=scales)
+    b[rng.random(n) < 0.25] *= -1
+    V = rng.normal(size=(n // 4, d))
+    trusted = np.sign(V @ model)
+    return bx.problems.reweighting(
+        train_features=A, train_labels=b, trusted_features=V * scales, trusted_labels=trusted, ridge=1e-2,
+        temperatures=None if m == 1 else rng.uniform(1, 11, m), weights=weights,
+    )  # fmt: skip
+
+
+def penalties(n, d, classes, seed=0, loss="logistic"):
+    """One penalty for each column, chosen on validation rows; one lower problem for each class."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=(d, classes)) * (rng.random((d, 1)) < 0.2)
+    parts = []
+    for rows in (n, n // 2):
+        A = rng.normal(size=(rows, d))
+        scores = A @ truth + 0.5 * rng.normal(size=(rows, classes))
+        parts += [A, np.sign(scores) if loss == "logistic" else scores]
+    return bx.problems.ridge(
+        train_features=parts[0], train_labels=parts[1], validation_features=parts[2], validation_labels=parts[3],
+        loss=loss,
+    )  # fmt: skip
+
+
+def quadratic(m, noise, seed=0, dim_x=20, dim_y=10):
+    """Quadratics with noise of known variance."""
+    return bx.problems.quadratic(num_tasks=m, dim_x=dim_x, dim_y=dim_y, noise=noise, seed=seed).problem
+
+
+def stiff(d, condition, seed=0):
+    """One lower problem without data, of a large condition number."""
+    rng = np.random.default_rng(seed)
+    Q, _ = np.linalg.qr(rng.normal(size=(d, d)))
+    H = jnp.asarray((Q * np.geomspace(1, 1 / condition, d)) @ Q.T)
+    B, b = jnp.asarray(rng.normal(size=(d, 5))), jnp.asarray(rng.normal(size=d))
+    return bx.Problem(
+        upper=lambda x, y, i, batch: jnp.mean((y - b) ** 2) + 1e-2 * jnp.sum(x**2),
+        lower=lambda x, y, i, batch: 0.5 * y @ H @ y - y @ (H @ B @ x),
+        x0=jnp.zeros(5), y0=jnp.zeros(d), strong_convexity=1 / condition,
+    )  # fmt: skip
+
+
+def features(n, hidden, seed=0):
+    """x a network's hidden layers, y its last layer, a ridge regression on what they make of the rows."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(n, 6))
+    b = np.sin(2 * A[:, 0]) + A[:, 1] * A[:, 2] + 0.1 * rng.normal(size=n)
+    half = n // 2
+    x0 = {"W": jnp.asarray(0.5 * rng.normal(size=(6, hidden))), "b": jnp.asarray(0.5 * rng.normal(size=hidden))}
+
+    def fit(x, y, batch):
+        return jnp.mean((jnp.tanh(batch["A"] @ x["W"] + x["b"]) @ y - batch["b"]) ** 2)
+
+    return bx.Problem(
+        upper=lambda x, y, i, batch: fit(x, y, batch),
+        lower=lambda x, y, i, batch: fit(x, y, batch) + 0.5e-2 * jnp.sum(y**2),
+        x0=x0, y0=jnp.zeros(hidden), strong_convexity=1e-2,
+        lower_data=bx.shared({"A": A[:half], "b": b[:half]}), upper_data=bx.shared({"A": A[half:], "b": b[half:]}),
+    )  # fmt: skip
+
+
+def sinusoids(m, hidden=20, seed=0):
+    """Meta-learning: a network for all sinusoids, of which a task changes the last layer."""
+    rng = np.random.default_rng(seed)
+    t = rng.uniform(-5, 5, size=(m, 20, 1))
+    b = rng.uniform(0.1, 5, size=(m, 1)) * np.sin(t[..., 0] + rng.uniform(0, np.pi, size=(m, 1)))
+    x0 = {
+        "body": {"W": jnp.asarray(rng.normal(size=(1, hidden))), "b": jnp.asarray(2 * rng.normal(size=hidden))},
+        "head": jnp.zeros(hidden),
+    }  # fmt: skip
+
+    def loss(p, task, batch):
+        hidden = jnp.tanh(batch["t"] @ p["body"]["W"] + p["body"]["b"])
+        return jnp.mean((hidden @ p["head"] - batch["b"]) ** 2)
+
+    return bx.problems.meta_learning(
+        loss=loss, x0=x0, ridge=0.1, adapts=("head",),
+        support=bx.per_task({"t": t[:, :10], "b": b[:, :10]}), query=bx.per_task({"t": t[:, 10:], "b": b[:, 10:]}),
+    )  # fmt: skip
+
+
+def adversary(m, d, seed=0):
+    """Min-max: a regression for the worst shift of its labels, for each of m groups."""
+    rng = np.random.default_rng(seed)
+    A, w = rng.normal(size=(m, 40, d)), rng.normal(size=d)
+    b = A @ w + rng.normal(size=(m, 40))
+
+    def loss(x, y, i, batch):
+        residual = batch["A"] @ x - batch["b"]
+        return jnp.mean(residual**2) + y[0] * jnp.mean(residual) + y[1] * jnp.mean(jnp.tanh(residual)) - y @ y
+
+    return bx.problems.minmax(
+        loss=loss, x0=jnp.zeros(d), y0=jnp.zeros(2), strong_concavity=2.0, data=bx.per_task({"A": A, "b": b}),
+        y0_per_task=False,
+    )  # fmt: skip
+
+
+def portfolio(m, d, seed=0):
+    """Compositional: returns with a penalty on their variance, for each of m scenarios."""
+    rng = np.random.default_rng(seed)
+    returns = 0.05 * rng.normal(size=(m, 60, d)) + 0.02 * rng.random(d)
+    inner = lambda x, task, batch: jnp.stack(
+        [jnp.mean(batch @ jax.nn.softmax(x)), jnp.mean((batch @ jax.nn.softmax(x)) ** 2)]
+    )
+    outer = lambda u, task: -u[0] + 10 * (u[1] - u[0] ** 2)
+    return bx.problems.compositional(outer=outer, inner=inner, x0=jnp.zeros(d), data=bx.per_task(returns))
+
+
+def robust(m, d, seed=0):
+    """A bounded, not convex upper loss on models whose centre is learned; a fifth of the labels are far off."""
+    rng = np.random.default_rng(seed)
+    A, w = rng.normal(size=(m, 30, d)), rng.normal(size=d)
+    b = A @ w + 0.2 * rng.normal(size=(m, 30))
+    b[rng.random(b.shape) < 0.2] += 8
+
+    def residual(y, batch):
+        return batch["A"] @ y - batch["b"]
+
+    return bx.Problem(
+        upper=lambda x, y, i, batch: jnp.mean(1 - jnp.exp(-0.5 * (residual(y, batch) / 2) ** 2)),
+        lower=lambda x, y, i, batch: jnp.mean(residual(y, batch) ** 2) + 0.5 * jnp.sum((y - x) ** 2),
+        x0=jnp.zeros(d), y0=jnp.zeros(d), strong_convexity=1.0, y0_per_task=False,
+        lower_data=bx.per_task({"A": A[:, :15], "b": b[:, :15]}),
+        upper_data=bx.per_task({"A": A[:, 15:], "b": b[:, 15:]}),
+    )  # fmt: skip
+
+
+def labels(n, d, seed=0):
+    """x are the labels of a few rows, learned so that a model of them does well on many others."""
+    rng = np.random.default_rng(seed)
+    rows = jnp.asarray(rng.normal(size=(n, d)))
+    A, b, _ = _classes(rng, 2000, d)
+    lower = lambda x, y, i, batch: jnp.mean((rows @ y - x) ** 2) + 0.05 * jnp.sum(y**2)
+    return bx.Problem(
+        upper=lambda x, y, i, batch: jnp.mean(_softplus(-batch["b"] * (batch["A"] @ y))),
+        lower=lower, x0=jnp.zeros(n), y0=jnp.zeros(d), strong_convexity=0.1, upper_data=bx.shared({"A": A, "b": b}),
+    )  # fmt: skip
+
+
+def thresholds(m, seed=0):
+    """Multi-task AUC: one linear scorer for each of m tasks on shared features."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(800, 12))
+    truth = rng.normal(size=(12, m))
+    labels = np.where(A @ truth + rng.normal(size=(800, m)) > 2.5, 1.0, -1.0)
+    score = lambda x, task, rows: rows @ x[:, task]
+    return bx.problems.auc(score=score, x0=jnp.asarray(0.01 * rng.normal(size=(12, m))), features=A, labels=labels)
+
+
+def scaled_columns(n, d, spread, seed=0):
+    """Penalties of a regression whose columns have very different units."""
+    rng = np.random.default_rng(seed)
+    scales = np.geomspace(1, spread, d)
+    w = rng.normal(size=d) / scales
+    A = rng.normal(size=(2 * n, d)) * scales
+    b = A @ w + rng.normal(size=2 * n)
+
+    def fit(y, batch):
+        return jnp.mean((batch["A"] @ y - batch["b"]) ** 2)
+
+    return bx.Problem(
+        upper=lambda x, y, i, batch: fit(y, batch),
+        lower=lambda x, y, i, batch: fit(y, batch) + 0.5 * jnp.sum((1e-3 + jnp.exp(jnp.clip(x, -8, 8))) * y**2),
+        x0=jnp.zeros(d), y0=jnp.zeros(d), strong_convexity=1e-3,
+        lower_data=bx.shared({"A": A[:n], "b": b[:n]}), upper_data=bx.shared({"A": A[n:], "b": b[n:]}),
+    )  # fmt: skip
+
+
+DEVELOP = {
+    "prior_mean-200": lambda: prior_mean(200, 20, 8),
+    "prior_mean-2000-units": lambda: prior_mean(2000, 10, 5, seed=1, unit=30.0, label=0.01),
+    "cleaning-1": lambda: cleaning(1000, 20),
+    "cleaning-50": lambda: cleaning(400, 10, 50, seed=1),
+    "quadratic-100": lambda: quadratic(100, 1.0),
+    "quadratic-1": lambda: quadratic(1, 0.1, seed=3),
+    "features": lambda: features(600, 16),
+    "adversary-20": lambda: adversary(20, 6),
+    "portfolio-10": lambda: portfolio(10, 8),
+    "stiff-20": lambda: stiff(20, 1e3),
+}
+JUDGE = {
+    "customers-500": lambda: customers(500, 6),
+    "customers-5000": lambda: customers(5000, 6, seed=1),
+    "penalties-10": lambda: penalties(200, 40, 10),
+    "penalties-1": lambda: penalties(100, 60, 1, seed=1, loss="squared"),
+    "sinusoids-300": lambda: sinusoids(300),
+    "sinusoids-10000": lambda: sinusoids(10_000, seed=1),
+    "robust-50": lambda: robust(50, 6),
+    "labels-50": lambda: labels(50, 10),
+    "thresholds-20": lambda: thresholds(20),
+    "scaled_columns": lambda: scaled_columns(200, 12, 300.0),
+}

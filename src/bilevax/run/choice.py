@@ -1,0 +1,70 @@
+"""Which method to run where nobody says: by what a look at all samples costs, next to the budget."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from bilevax.algorithms.block_soba import block_soba
+from bilevax.algorithms.contract import Algorithm
+from bilevax.algorithms.implicit import implicit
+from bilevax.algorithms.ma_soba import ma_soba
+from bilevax.draw import Data, NoData, Shared
+from bilevax.problem import Problem
+from bilevax.run.plan import Budget
+
+LOOKS = 20  # at all samples, that a run by full looks should be able to afford
+PASSES = 30  # over all numbers, in one look
+NUMBERS_A_SECOND = 5e8  # that one core gets through, about
+
+
+# One object each, so that the next run on such a problem compiles nothing.
+IMPLICIT, BLOCK_SOBA, MA_SOBA = implicit(), block_soba(), ma_soba()
+
+
+class Choice(NamedTuple):
+    """An algorithm, and why it was chosen, in words."""
+
+    algorithm: Algorithm
+    reasons: tuple[str, ...]
+
+
+def _numbers(problem: Problem, data: Data) -> float:
+    """Numbers that all tasks look at in a pass over their samples."""
+    if isinstance(data, NoData):
+        return float(problem.num_tasks * problem.dim_y)
+    numbers = float(sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(data.arrays)))
+    return numbers * (problem.num_tasks if isinstance(data, Shared) else 1)
+
+
+def _samples(problem: Problem, data: Data) -> float:
+    """Samples of all tasks."""
+    if isinstance(data, NoData):
+        return 0.0
+    first = float(jax.tree.leaves(data.arrays)[0].shape[0])
+    if isinstance(data, Shared):
+        return first * problem.num_tasks
+    return first if data.num_tasks is None or hasattr(data, "offsets") else first * data.max_length
+
+
+def choose(problem: Problem, budget: Budget) -> Choice:
+    """Full looks with L-BFGS where the budget allows some of them, else a few tasks and samples in a step."""
+    parts = problem.upper_data, problem.lower_data
+    samples = sum(_samples(problem, data) for data in parts)
+    seconds = PASSES * sum(_numbers(problem, data) for data in parts) / NUMBERS_A_SECOND
+    count = "one lower problem" if problem.num_tasks == 1 else f"{problem.num_tasks:,} lower problems"
+    size = f"{count} with {samples:,.0f} samples in all" if samples else f"{count} without samples"
+    affordable = (budget.seconds is None or LOOKS * seconds <= budget.seconds) and (
+        budget.samples is None or LOOKS * samples <= budget.samples
+    )
+    if affordable:
+        reason = (
+            f"The problem has {size}: a look at all of it takes about {seconds:.2g} s. So every step looks at all of "
+            "it: Newton steps on the lower problems, L-BFGS on x, and no step sizes (bilevax.implicit)."
+        )
+        return Choice(IMPLICIT, (reason,))
+    few = f"The problem has {size}: a look at all of it takes about {seconds:.2g} s, too long for {LOOKS} of them."
+    if problem.num_tasks > 1:
+        method = "So a step looks at a few tasks and samples, and its steps are found (bilevax.block_soba)."
+        return Choice(BLOCK_SOBA, (few, method))
+    return Choice(MA_SOBA, (few, "So a step looks at a few samples, and its steps are found (bilevax.ma_soba)."))

@@ -1,0 +1,91 @@
+"""A Result as one file and back, without pickle: arrays in an npz archive, with a page of JSON among them."""
+
+import io
+import json
+import os
+import zipfile
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from bilevax import files
+
+FORMAT = 1
+PAGE = "page"  # the JSON
+
+
+class SavedState(NamedTuple):
+    """The leaves of a state that was read from a file; the algorithm that goes on from it knows their structure."""
+
+    leaves: tuple[Any, ...]
+
+
+def _plain(tree: PyTree, arrays: dict[str, Any], name: str) -> Any:
+    """The structure of a tree of dictionaries, lists and tuples as JSON; its leaves join the arrays."""
+    if tree is None:
+        return None
+    if type(tree) is dict and all(isinstance(key, str) for key in tree):
+        return {"dict": {key: _plain(part, arrays, f"{name}.{key}") for key, part in tree.items()}}
+    if type(tree) in (list, tuple):
+        return {type(tree).__name__: [_plain(part, arrays, f"{name}.{k}") for k, part in enumerate(tree)]}
+    if hasattr(tree, "dtype"):
+        arrays[name] = np.asarray(tree)
+        return name
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    named = {jax.tree_util.keystr(path): leaf for path, leaf in leaves if hasattr(leaf, "dtype")}
+    return _plain(named, arrays, name)
+
+
+def _tree(plain: Any, arrays: Any) -> PyTree:
+    if plain is None or isinstance(plain, str):
+        return plain if plain is None else jnp.asarray(arrays[plain])
+    ((kind, parts),) = plain.items()
+    if kind == "dict":
+        return {key: _tree(part, arrays) for key, part in parts.items()}
+    return (list if kind == "list" else tuple)(_tree(part, arrays) for part in parts)
+
+
+def write(
+    path: str | os.PathLike[str], fields: dict[str, Any], trees: dict[str, PyTree], states: dict[str, Any]
+) -> None:
+    """Write fields that JSON knows, trees, and the leaves of states; the file appears whole or not at all."""
+    arrays: dict[str, Any] = {}
+    structures = {name: _plain(tree, arrays, name) for name, tree in trees.items()}
+    for name, state in states.items():
+        for k, leaf in enumerate(jax.tree.leaves(state)):
+            arrays[f"{name}.{k:04d}"] = np.asarray(leaf)
+    page = json.dumps({"bilevax result": FORMAT, "fields": fields, "trees": structures, "states": list(states)})
+    content = io.BytesIO()
+    np.savez(content, **arrays, **{PAGE: np.frombuffer(page.encode(), np.uint8)})
+    files.write_whole(files.path_of("path", path), content.getvalue())
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, PyTree], dict[str, SavedState]]:
+    """What `write` wrote; any other file is refused by its name."""
+    path = files.path_of("path", path)
+    content = files.read_whole(path)
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+        page = json.loads(arrays.pop(PAGE).tobytes())
+        if page["bilevax result"] != FORMAT:
+            raise ValueError(f"it is of format {page['bilevax result']}, this version reads {FORMAT}")
+        trees = {name: _tree(plain, arrays) for name, plain in page["trees"].items()}
+        states = {
+            name: SavedState(tuple(arrays[key] for key in sorted(arrays) if key.startswith(f"{name}.")))
+            for name in page["states"]
+        }
+        return page["fields"], trees, states
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not a result that bilevax saved, or it is damaged: {error}.") from None
+
+
+def restore(saved: SavedState, like: Any) -> Any:
+    """The state, in the structure of `like` (shapes and types alone); refused where it is of another one."""
+    kinds = lambda leaves: [(leaf.shape, str(leaf.dtype)) for leaf in leaves]
+    if kinds(saved.leaves) != kinds(jax.tree.leaves(like)):
+        raise ValueError("resume holds a state of other shapes or types than this algorithm has on this problem.")
+    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf) for leaf in saved.leaves])

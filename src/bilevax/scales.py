@@ -1,0 +1,138 @@
+"""What rates are made of that nobody gave: measured on some tasks and samples when a run starts.
+
+- L_g: a few power iterations on ∇²yy g_i, on a batch of each of some tasks.
+- How far x may go: F and ∇F of some tasks at x_0, and then F(x_0 − t∇F) for t = t_0, 4t_0, 16t_0, ... for as long as it
+  falls by half of what the slope promises, or t_0/4, t_0/16, ... until it does; t_0 would bring a linear F to zero.
+  For a quadratic F that is 1/L along ∇F, to a factor of four.
+
+Both are free of units: f, g, x, y and the data may be multiplied by anything.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from bilevax import draw
+from bilevax.draw import Indices
+from bilevax.exact.follow import Followed, follow, invert
+from bilevax.problem import Problem, X
+from bilevax.schedule import Scales
+
+TASKS, SAMPLES, MATRIX = 16, 512, 64  # looked at for F, at most; variables for which H_i is formed
+SMOOTHNESS_TASKS, PRODUCTS = 64, 12  # looked at for L_g, and power iterations for each
+GROWTH, MOST_STEPS_UP, MOST_STEPS_DOWN = 4.0, 14, 32
+FALL = 0.5  # of what the slope promises
+
+
+def evenly(count: int, most: int) -> Int[Array, " k"]:
+    """At most so many of 0, ..., count − 1, spread evenly."""
+    k = min(count, most)
+    return (jnp.arange(k) * (count / k)).astype(jnp.int32)
+
+
+class Excerpt:
+    """F and ∇F of some tasks of a problem, on some of their samples: what a run is steered by."""
+
+    def __init__(self, problem: Problem, key: Key[Array, ""]):
+        self.problem, self.tasks = problem, evenly(problem.num_tasks, TASKS)
+        size_of = lambda data: None if data.max_length <= SAMPLES else SAMPLES
+
+        def samples(i: Int[Array, ""]) -> tuple[Indices, Indices]:
+            upper_key, lower_key = jax.random.split(jax.random.fold_in(key, i))
+            xi = draw.batch_indices(upper_key, problem.upper_data, i, size_of(problem.upper_data))
+            return xi, draw.batch_indices(lower_key, problem.lower_data, i, size_of(problem.lower_data))
+
+        self.samples = jax.vmap(samples)(self.tasks)
+
+    def start(self, x: X) -> Followed:
+        """Where the lower problems begin."""
+        problem, as_matrix = self.problem, self.problem.dim_y <= MATRIX
+        y = jax.vmap(problem.y0_of)(self.tasks)
+        near = lambda y, i, zeta: invert(problem, x, y, i, as_matrix, zeta)
+        return Followed(y, jnp.zeros_like(y), jax.vmap(near)(y, self.tasks, self.samples[1]))
+
+    def look(self, x: X, at: Followed) -> tuple[Float[Array, ""], X, Followed]:
+        """F, ∇F and the lower problems at x."""
+        one = lambda task, i, xi, zeta: follow(self.problem, x, task, i, xi, zeta)
+        term, y, h = jax.vmap(one)(at, self.tasks, *self.samples)
+        return term.objective.mean(), term.gradient.mean(0), Followed(y, h, at.near)
+
+
+@jax.jit
+def excerpt_objective(problem: Problem, x: X, key: Key[Array, ""]) -> Float[Array, ""]:
+    """F(x) of some tasks, on some of their samples: always the same for a key."""
+    excerpt = Excerpt(problem, key)
+    return excerpt.look(x, excerpt.start(x))[0]
+
+
+class _Search(NamedTuple):
+    """F, its slope and the lower problems at x_0, the step looked at last and whether it was good, and all looks."""
+
+    F: Float[Array, ""]
+    gradient: X
+    at: Followed
+    t: Float[Array, ""]
+    first_is_good: Bool[Array, ""]
+    is_good: Bool[Array, ""]
+    looks: Int[Array, ""]
+
+
+def _longest_step(excerpt: Excerpt, x: X) -> tuple[Float[Array, ""], Int[Array, ""]]:
+    """How far F falls along −∇F as its slope promises, and at how many points F was looked at.
+
+    One loop for all looks, that at x_0 included: what a look does is compiled once.
+    """
+
+    def look(now: _Search) -> _Search:
+        square = now.gradient @ now.gradient
+        first = jnp.where(now.F == 0, 1, jnp.abs(now.F)) / jnp.where(square == 0, 1, square)
+        factor = jnp.where(now.first_is_good, GROWTH, 1 / GROWTH).astype(x.dtype)
+        t = jnp.where(now.looks == 0, 0, jnp.where(now.looks == 1, first, factor * now.t))
+        F, gradient, at = excerpt.look(x - t * now.gradient, now.at)
+        is_good = F <= now.F - FALL * t * square
+        is_start, was_first = now.looks == 0, now.looks == 1
+        start = jax.tree.map(partial(jnp.where, is_start), (F, gradient, at), (now.F, now.gradient, now.at))
+        return _Search(*start, t, jnp.where(was_first, is_good, now.first_is_good), is_good, now.looks + 1)
+
+    def goes_on(now: _Search) -> Bool[Array, ""]:
+        most = jnp.where(now.first_is_good, MOST_STEPS_UP, MOST_STEPS_DOWN)
+        return (now.looks < 2) | ((now.is_good == now.first_is_good) & (now.looks < most))
+
+    zero, yes = jnp.zeros((), x.dtype), jnp.asarray(True)
+    first = _Search(zero, jnp.zeros_like(x), excerpt.start(x), zero, yes, yes, jnp.int32(0))
+    end = jax.lax.while_loop(goes_on, look, first)
+    return jnp.where(end.first_is_good, end.t / GROWTH, end.t), end.looks
+
+
+def _smoothness(problem: Problem, key: Key[Array, ""], size: int | None) -> Float[Array, ""]:
+    """The largest eigenvalue of ∇²yy g_i on a batch, of some tasks, at x_0 and y_0; at least λ."""
+    if not problem.structure.estimates_hessian and problem.structure.needs_hessian:
+        return jnp.asarray(problem.strong_convexity, problem.dtype)
+    start = jax.random.normal(key, (problem.dim_y,), problem.dtype)
+
+    def of_task(i: Int[Array, ""]) -> Array:
+        zeta = draw.batch_indices(jax.random.fold_in(key, i), problem.lower_data, i, size)
+        second = problem.lower_derivatives(problem.x0, problem.y0_of(i), i, zeta)[1]
+        unit = lambda v: v / jnp.maximum(jnp.linalg.norm(v), jnp.finfo(v.dtype).tiny)
+        v = jax.lax.fori_loop(0, PRODUCTS, lambda _, v: unit(second(v)[1]), unit(start))
+        return jnp.linalg.norm(second(v)[1])
+
+    return jnp.maximum(jax.vmap(of_task)(evenly(problem.num_tasks, SMOOTHNESS_TASKS)).max(), problem.strong_convexity)
+
+
+def measure(problem: Problem, key: Key[Array, ""], size: int | None, share: float) -> tuple[Scales, Any, Any]:
+    """The scales of a problem for batches of this size, and about the samples and gradients that they took."""
+    excerpt = Excerpt(problem, key)
+    step, looks = _longest_step(excerpt, problem.x0)
+    smoothness = _smoothness(problem, key, size)
+    good = lambda value: jnp.where(jnp.isfinite(value) & (value > 0), value, 1)
+    numbers = [min(data.max_length, SAMPLES) for data in (problem.upper_data, problem.lower_data)]
+    tasks = evenly(problem.num_tasks, SMOOTHNESS_TASKS)
+    samples = float(len(excerpt.tasks) * sum(numbers)) + draw.count_samples(problem.lower_data, tasks, size)
+    smoothness = good(smoothness)
+    condition = jnp.minimum(problem.strong_convexity / smoothness, 1)
+    scales = Scales(good(step), smoothness, jnp.asarray(share, problem.dtype), condition)
+    return scales, samples, samples * looks.astype(float)

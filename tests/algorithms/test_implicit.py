@@ -1,0 +1,134 @@
+"""Implicit differentiation on all samples: L-BFGS as its box says, F that never rises, an end by itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from reference.problems import reweighting
+
+import bilevax as bx
+from bilevax.algorithms.implicit import Pairs, direction, remember
+from bilevax.exact import follow
+from bilevax.exact.follow import Followed
+
+rng = np.random.default_rng(0)
+
+
+def dense_bfgs(pairs, gradient):
+    """−B∇F with B from the BFGS formula itself, oldest pair first, from γI (Nocedal, Wright, 6.17 and 7.20)."""
+    (s, c), n = pairs[-1], len(gradient)
+    B = (s @ c) / (c @ c) * np.eye(n)
+    for s, c in pairs:
+        rho = 1 / (s @ c)
+        left = np.eye(n) - rho * np.outer(s, c)
+        B = left @ B @ left.T + rho * np.outer(s, s)
+    return -B @ gradient
+
+
+def test_the_direction_is_that_of_the_bfgs_formula_for_the_pairs_in_memory():
+    n, memory = 7, 3
+    M = rng.normal(size=(n, n))
+    H = M @ M.T + np.eye(n)
+    steps = rng.normal(size=(5, n))
+    pairs = Pairs(jnp.zeros((memory, n)), jnp.zeros((memory, n)), jnp.zeros(memory))
+    for step in steps:
+        pairs = remember(pairs, jnp.asarray(step), jnp.asarray(H @ step))
+    gradient = rng.normal(size=n)
+    right = dense_bfgs([(s, H @ s) for s in steps[-memory:]], gradient)
+    np.testing.assert_allclose(direction(pairs, jnp.asarray(gradient), jnp.asarray(1.0)), right, rtol=1e-9)
+
+
+def test_a_pair_along_which_f_curves_downwards_is_not_remembered():
+    pairs = Pairs(jnp.zeros((2, 3)), jnp.zeros((2, 3)), jnp.zeros(2))
+    after = remember(pairs, jnp.ones(3), -jnp.ones(3))
+    assert (after.weights == 0).all()
+    without = direction(after, jnp.asarray([3.0, 4.0, 0.0]), jnp.asarray(2.0))
+    np.testing.assert_allclose(without, -2.0 / 25 * np.asarray([3.0, 4.0, 0.0]))  # F = 2 would be zero, were it linear
+
+
+def test_conjugate_gradients_solve_and_a_good_inverse_saves_products():
+    M = rng.normal(size=(30, 30))
+    H, v = jnp.asarray(M @ M.T + np.eye(30)), jnp.asarray(rng.normal(size=30))
+    product, zero = (lambda h: H @ h), jnp.zeros(30)
+    near = jnp.linalg.inv(H + 0.01 * jnp.eye(30))
+    h, few = follow.conjugate_gradients(product, near, v, zero, 1e-8)
+    np.testing.assert_allclose(h, np.linalg.solve(H, v), rtol=1e-5)
+    plain, many = follow.conjugate_gradients(product, jnp.ones(30), v, zero, 1e-8)
+    np.testing.assert_allclose(plain, np.linalg.solve(H, v), rtol=1e-3, atol=1e-5)
+    assert 3 * int(few) < int(many)
+
+
+@pytest.mark.parametrize("as_matrix", [True, False])
+def test_followed_values_are_the_exact_ones_to_first_order(as_matrix):
+    problem = reweighting.problem_of(3)
+    m, x = problem.num_tasks, problem.x0 + 0.3
+    y = jnp.stack([problem.y0_of(i) for i in range(m)])
+    near = jnp.stack([follow.invert(problem, problem.x0, y[i], i, as_matrix) for i in range(m)])
+    term, _, _ = follow.follow_all(problem, x, Followed(y, jnp.zeros_like(y), near))
+    exact = bx.exact_values(problem, x)
+    np.testing.assert_allclose(term.objective, exact.objective, rtol=1e-4)
+    scale = float(jnp.max(jnp.abs(exact.gradient)))
+    np.testing.assert_allclose(term.gradient, exact.gradient, atol=2e-2 * scale)
+
+
+def test_the_minimum_of_a_quadratic_problem_is_reached_and_the_run_ends_by_itself():
+    quadratic = bx.problems.quadratic(num_tasks=5, dim_x=6, dim_y=3, noise=0.1, num_samples=8)
+    result = bx.solve(quadratic.problem, bx.implicit(), steps=500)
+    assert result.status == "done"
+    assert result.steps < 100
+    assert "no further step" in result.message
+    np.testing.assert_allclose(result.x, quadratic.solution, atol=1e-4)
+    assert (np.diff(result.trace["objective"]) <= 1e-9).all()
+
+
+def test_f_never_rises_where_it_is_not_convex_and_far_points_are_not_taken():
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum(jnp.cos(3 * y)) + 0.01 * jnp.sum(x**4),
+        lower=lambda x, y, i, batch: jnp.sum(jnp.cosh(y - x)),
+        x0=jnp.asarray([0.3, -0.2]),
+        y0=jnp.zeros(2),
+        strong_convexity=1.0,
+    )
+    result = bx.solve(problem, bx.implicit(memory=3), steps=60, record_every=1)
+    F = result.trace["objective"]
+    assert (np.diff(F) <= 1e-6).all()
+    assert F[-1] < -1.9
+    assert result.trace["grad_norm"][-1] < 1e-3
+
+
+def test_an_optimizer_of_optax_takes_every_point():
+    quadratic = bx.problems.quadratic(num_tasks=2, dim_x=4, dim_y=3, noise=0.0)
+    problem, eta = quadratic.problem, 0.05
+    result = bx.solve(problem, bx.implicit(upper_optimizer=optax.sgd(eta)), steps=5)
+    x = problem.x0
+    for _ in range(5):
+        x = x - eta * quadratic.gradient(x)
+    np.testing.assert_allclose(result.x, x, rtol=1e-3, atol=1e-5)
+
+
+def test_a_start_where_f_is_not_finite_is_told():
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum(jnp.log(x) + y**2),
+        lower=lambda x, y, i, batch: 0.5 * jnp.sum((y - x) ** 2),
+        x0=-jnp.ones(2),
+        y0=jnp.zeros(2),
+        strong_convexity=1.0,
+    )
+    assert bx.solve(problem, bx.implicit(), steps=5, metrics=None).status == "diverged"
+
+
+@pytest.mark.parametrize("memory", [0, -1, 2.5])
+def test_a_memory_of_nothing_is_refused(memory):
+    with pytest.raises((ValueError, TypeError), match="memory"):
+        bx.implicit(memory=memory)
+
+
+def test_tasks_with_many_variables_are_followed_with_a_diagonal(monkeypatch):
+    from bilevax.algorithms import implicit
+
+    monkeypatch.setattr(implicit, "MOST_NUMBERS", 0)
+    quadratic = bx.problems.quadratic(num_tasks=3, dim_x=4, dim_y=6, noise=0.1, num_samples=8)
+    result = bx.solve(quadratic.problem, bx.implicit(), steps=100, metrics=None)
+    np.testing.assert_allclose(result.x, quadratic.solution, atol=1e-4)
+    assert jax.tree.leaves(result.state.own.near)[0].shape == (3, 6)
