@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import bilevax as bx
+from bilevax.schedule import Found, Scales
 
+SCALES = Scales(1.0, 1.0, 1.0, 1.0)
 HALF, THIRD, TWO_THIRDS = 1 / 2, 1 / 3, 2 / 3
 
 # α_k ∝ k^−a: the exponents a of each default that is a schedule, and where they come from.
@@ -30,10 +32,17 @@ EXPONENTS = {
 
 
 def defaults(name):
-    """The default rates of a method, by name."""
+    """The default rates of a method, by name; those that are found as they are for a problem of unit scales."""
     rates = ("upper_step", "lower_step", "relaxation", "mixing")
     parameters = inspect.signature(getattr(bx, name)).parameters
-    return {rate: parameters[rate].default for rate in rates if rate in parameters}
+    return {rate: for_unit_scales(parameters[rate].default) for rate in rates if rate in parameters}
+
+
+def for_unit_scales(rate):
+    """A number or a schedule, of what may have to be found."""
+    if not isinstance(rate, Found):
+        return rate
+    return (lambda t: rate.at(SCALES, t)) if rate.exponent else rate.at(SCALES, 1)
 
 
 @pytest.mark.parametrize("name", [facts.name for facts in bx.list_algorithms()])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bilevax import draw
@@ -30,7 +31,7 @@ FALL = 0.5  # of what the slope promises
 def evenly(count: int, most: int) -> Int[Array, " k"]:
     """At most so many of 0, ..., count − 1, spread evenly."""
     k = min(count, most)
-    return (jnp.arange(k) * (count / k)).astype(jnp.int32)
+    return jnp.asarray(np.arange(k) * count // k, jnp.int32)
 
 
 class Excerpt:
@@ -92,10 +93,14 @@ def _longest_step(excerpt: Excerpt, x: X) -> tuple[Float[Array, ""], Int[Array, 
         factor = jnp.where(now.first_is_good, GROWTH, 1 / GROWTH).astype(x.dtype)
         t = jnp.where(now.looks == 0, 0, jnp.where(now.looks == 1, first, factor * now.t))
         F, gradient, at = excerpt.look(x - t * now.gradient, now.at)
-        is_good = F <= now.F - FALL * t * square
+        is_good = now.F - FALL * t * square >= F
         is_start, was_first = now.looks == 0, now.looks == 1
         start = jax.tree.map(partial(jnp.where, is_start), (F, gradient, at), (now.F, now.gradient, now.at))
-        return _Search(*start, t, jnp.where(was_first, is_good, now.first_is_good), is_good, now.looks + 1)
+        first_is_good = jnp.where(was_first, is_good, now.first_is_good)
+        return now._replace(
+            F=start[0], gradient=start[1], at=start[2], t=t, first_is_good=first_is_good, is_good=is_good,
+            looks=now.looks + 1,
+        )  # fmt: skip
 
     def goes_on(now: _Search) -> Bool[Array, ""]:
         most = jnp.where(now.first_is_good, MOST_STEPS_UP, MOST_STEPS_DOWN)

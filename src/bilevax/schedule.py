@@ -62,7 +62,8 @@ class Scales(NamedTuple):
 class Found:
     """A rate that is found from the problem: factor·unit·share^a·condition^b·(offset/(offset + t))^exponent.
 
-    a is `share_power`, b is `condition_power`. The unit is that of a step on x (`"step"`), of one on y (`"1/smoothness"`), or a plain number (`"1"`); see `Scales`.
+    a is `share_power`, b is `condition_power`. The unit is that of a step on x (`"step"`), of one on y
+    (`"1/smoothness"`), or a plain number (`"1"`); see `Scales`.
     """
 
     factor: float
@@ -72,13 +73,14 @@ class Found:
     exponent: float = 0.0
     condition_power: float = 0.0
 
-    def at(self, scales: Scales, t: Step) -> Float[Array, ""]:
+    def at(self, scales: Scales, t: Any) -> Any:
         """Its value in step t."""
         unit = {"step": scales.step, "1/smoothness": 1 / scales.smoothness, "1": 1.0}[self.unit]
         value = self.factor * unit * scales.share**self.share_power * scales.condition**self.condition_power
-        return (
-            value * (self.offset / (self.offset + jnp.asarray(t, float))) ** self.exponent if self.exponent else value
-        )
+        if not self.exponent:
+            return value
+        since = jnp.asarray(t, jnp.result_type(scales.step))
+        return value * (self.offset / (self.offset + since)) ** self.exponent
 
 
 LOOKS = np.unique(np.geomspace(1, 2**24, 60).astype(np.int32))  # steps at which a function is looked at beforehand

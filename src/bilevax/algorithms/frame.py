@@ -39,8 +39,8 @@ class State(NamedTuple):
     own: Any
     tables: Any
     optimizer: PyTree
-    scales: Any  # what rates are made of that were not given; nothing where all were
     initial_cost: Cost
+    scales: Any = ()  # what rates are made of that were not given; nothing where all were
 
 
 class Start(NamedTuple):
@@ -224,7 +224,7 @@ def assemble(name: str, method: Method, settings: Mapping[str, Any], special: Sp
         own, tables, cost = method.start(problem, key)
         scales, more = method.find_scales(problem, key)
         first = start_optimizer(problem, method.optimizer)
-        return State(jnp.int32(1), problem.x0, own, tables, first, scales, cost + more)
+        return State(jnp.int32(1), problem.x0, own, tables, first, cost + more, scales)
 
     def step(problem: Problem, state: Any, key: Key[Array, ""]) -> tuple[Any, Info]:
         if special is not None and isinstance(state, special.state):
@@ -234,7 +234,7 @@ def assemble(name: str, method: Method, settings: Mapping[str, Any], special: Sp
         change = method.step(problem, rates_at, state, key, move)
         finite = change.move.finite & all_finite(change.watch)
         x, carried = change.move.x, change.move.optimizer
-        after = State(state.step + 1, x, change.own, (), carried, state.scales, state.initial_cost)
+        after = State(state.step + 1, x, change.own, (), carried, state.initial_cost, state.scales)
         reached = jax.tree.map(partial(jnp.where, finite), after, state._replace(tables=()))
         return reached._replace(tables=change.write(~finite)), Info(change.cost, finite, change.converged)
 

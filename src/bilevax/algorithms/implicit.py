@@ -113,7 +113,8 @@ class Implicit(Method):
         """x_0 is looked at first: nothing is known of F yet."""
         x, dtype = problem.x0, problem.dtype
         y = chunks.for_all(problem.y0_of, problem.num_tasks)
-        pairs = Pairs(*jnp.zeros((2, self.memory, problem.dim_x), dtype), jnp.zeros(self.memory, dtype))
+        none = jnp.zeros((self.memory, problem.dim_x), dtype)
+        pairs = Pairs(none, none, jnp.zeros(self.memory, dtype))
         near, products = self._invert_all(problem, x, y), float(problem.dim_y) * problem.structure.estimates_hessian
         search = Search(x, jnp.zeros((), dtype), jnp.int32(0), jnp.int32(0))
         lacks = jnp.asarray(jnp.inf, dtype)

@@ -48,7 +48,7 @@ def conjugate_gradients(product: Callable[[Y], Y], near: Array, v: Y, start: Y, 
     precondition = lambda r: near @ r if near.ndim == 2 else near * r
     enough = share**2 * (v @ precondition(v))
 
-    def one(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def one(carry: Any) -> Any:
         h, r, p, rho, k = carry
         image = product(p)
         alpha = rho / (p @ image)
@@ -85,7 +85,7 @@ def approach(problem: Problem, x: X, y: Y, near: Array, i: Any, indices: Indices
     A step is halved where g_i rises at its end: where its slope there is more than half of what it was, upwards.
     """
 
-    def one_step(carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def one_step(carry: Any) -> Any:
         y, _, products, steps = carry
         g_y, second = problem.lower_derivatives(x, y, i, indices)
         step, k = conjugate_gradients(lambda h: second(h)[1], near, -g_y, jnp.zeros_like(y), NEWTON_SHARE)

@@ -65,9 +65,9 @@ class Guard:
         run.seconds += time.perf_counter() - begun
         self.next_look = max(2 * self.next_look, run.steps + 1)
         least_rise = TOLERANCE * abs(self.start)
-        if F < self.best:
+        if self.best > F:
             self.best, self.good = F, _copy(run.state)
-        elif not self.best + max(0.5 * (self.start - self.best), least_rise) >= F:  # also where F is not a number
+        elif math.isnan(F) or self.best + max(0.5 * (self.start - self.best), least_rise) < F:
             self.retreat(run, f"F rose to {F:.4g}" if math.isfinite(F) else "F was no longer finite")
 
     def finish(self, run: Guarded) -> None:

@@ -59,7 +59,8 @@ def write(
             arrays[f"{name}.{k:04d}"] = np.asarray(leaf)
     page = json.dumps({"bilevax result": FORMAT, "fields": fields, "trees": structures, "states": list(states)})
     content = io.BytesIO()
-    np.savez(content, **arrays, **{PAGE: np.frombuffer(page.encode(), np.uint8)})
+    arrays[PAGE] = np.frombuffer(page.encode(), np.uint8)
+    np.savez(content, allow_pickle=False, **arrays)
     files.write_whole(files.path_of("path", path), content.getvalue())
 
 

@@ -61,7 +61,7 @@ class Trace:
         """
         from matplotlib.figure import Figure
 
-        shown = [name for name in ("objective", "grad_norm") if name in self.columns]
+        shown = [name for name in self.columns if name in ("objective", "grad_norm")]
         shown = shown or [name for name in self.columns if name not in COSTS]
         if not shown:
             raise ValueError("the trace has no metric to plot: solve(..., metrics=None) records costs alone.")
