@@ -72,6 +72,39 @@ def mean_and_all(build: Callable[[Any], tuple[PyTree, PyTree]], num_tasks: int, 
     return jax.tree.map(lambda leaf: leaf / num_tasks, total), jax.tree.map(flat, rows)
 
 
+def chunk_of(num_tasks: int, each: int = 1) -> int:
+    """How many tasks are looked at side by side, if each takes so many numbers."""
+    return _chunks(num_tasks, each).shape[1]
+
+
+def mean_of_first(
+    build: Callable[[Any, PyTree], tuple[PyTree, PyTree]], rows: PyTree, count: Any, chunk: int
+) -> tuple[PyTree, PyTree]:
+    """build(k, row k) = (a, b) for the first rows, `count` chunks of them: the mean of a, and all rows with b in place.
+
+    `count` may be traced. The last chunk is moved up to the end of the rows where they do not fill it, and counts only
+    what is new in it.
+    """
+    num_rows = jax.tree.leaves(rows)[0].shape[0]
+
+    def add(c: Array, carry: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        total, rows = carry
+        begin = jnp.minimum(c * chunk, num_rows - chunk)
+        places = begin + jnp.arange(chunk, dtype=jnp.int32)
+        own = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, begin, chunk), rows)
+        terms, after = jax.vmap(build)(places, own)
+        plus = lambda a, b: a + jnp.tensordot((places >= c * chunk).astype(b.dtype), b, axes=1)
+        put = lambda leaf, new: jax.lax.dynamic_update_slice_in_dim(leaf, new, begin, 0)
+        return jax.tree.map(plus, total, terms), jax.tree.map(put, rows, after)
+
+    first = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), rows)
+    shapes, _ = jax.eval_shape(build, jax.ShapeDtypeStruct((), np.int32), first)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    total, rows = jax.lax.fori_loop(0, count, add, (zeros, rows))
+    looked_at = jnp.minimum(count * chunk, num_rows)
+    return jax.tree.map(lambda leaf: leaf / looked_at.astype(leaf.dtype), total), rows
+
+
 def for_all(build: Callable[[Any], PyTree], num_tasks: int, each: int = 1) -> PyTree:
     """build(i) of all tasks with a leading axis m, one chunk of tasks after the other."""
     return mean_and_all(lambda i: ((), build(i)), num_tasks, each)[1]

@@ -1,5 +1,6 @@
 """check(problem): are the losses what the methods assume? Finite differences, convexity, scales."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,10 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bilevax import arguments, device, identity
+from bilevax import arguments, device, draw, identity
+from bilevax.algorithms.contract import DESCRIPTIONS
 from bilevax.draw import Data, NoData
 from bilevax.exact import evaluation, lower
 from bilevax.problem import Problem
+from bilevax.scales import measure
+from bilevax.schedule import Found
 
 STEP = 1e-5  # of a central difference in float64: its error is some 1e-10 of the scale
 BATCH = 8  # samples on which a loss is compared with the mean of its samples
@@ -34,13 +38,15 @@ class Report:
     """The verdict of `bilevax.check`: `ok`, the findings, and the scales seen; prints as text.
 
     `smoothness` is the largest and `convexity` the smallest eigenvalue of ∇²yy g seen. `scales` are the
-    largest norms seen of ∇x f, ∇y f, ∇y g and ∇²xy g on a single sample: what bounds have to be above.
+    largest norms seen of ∇x f, ∇y f, ∇y g and ∇²xy g on a single sample: what bounds have to be above. `rates` are
+    those that some algorithms would find and use, in their first step.
     """
 
     findings: list[Finding] = field(default_factory=list)
     scales: dict[str, float] = field(default_factory=dict)
     convexity: float = float("nan")
     smoothness: float = float("nan")
+    rates: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -58,8 +64,9 @@ class Report:
         scales = ", ".join(f"{name} {value:.3g}" for name, value in self.scales.items())
         lines.append(f"        largest norms seen           {scales}")
         lines.append(f"        eigenvalues of ∇²yy g seen   {self.convexity:.3g} to L_g = {self.smoothness:.3g}")
-        if self.smoothness > 0:
-            lines.append(f"        suggested lower_step         at most 1/(3 L_g) = {1 / (3 * self.smoothness):.3g}")
+        for algorithm, rates in self.rates.items():
+            listed = ", ".join(f"{name} = {value:.3g}" for name, value in rates.items())
+            lines.append(f"        {algorithm + ' would use':<28} {listed}")
         wrong = sum(not f.ok for f in self.findings)
         lines.append("all is well" if self.ok else f"{wrong} of {len(self.findings)} findings are wrong")
         return "\n".join(lines)
@@ -211,6 +218,19 @@ def _findings(problem: Problem, points: _Point, report: Report) -> Iterator[Find
     yield Finding("∇F", error <= 10 * TOLERANCE, error, text)
 
 
+def _rates(problem: Problem, seed: int) -> dict[str, dict[str, float]]:
+    """The rates that some algorithms would find, in their first step."""
+    find = jax.jit(measure, static_argnums=(2, 3))
+    few = min(draw.FEW_TASKS, problem.num_tasks) / problem.num_tasks
+    found = {}
+    for name, share in {"soba": 1.0, "rsvrb": few, "block_soba": few}.items():
+        defaults = inspect.signature(DESCRIPTIONS[name].factory).parameters
+        scales = find(problem, jax.random.key(seed), defaults["batch_size"].default, 1.0)[0]._replace(share=share)
+        rates = {rate: parameter.default for rate, parameter in defaults.items()}
+        found[name] = {rate: float(value.at(scales, 1)) for rate, value in rates.items() if isinstance(value, Found)}
+    return found
+
+
 @arguments.known_keywords
 def check(problem: Problem, *, points: int = 5, seed: int = 0) -> Report:
     """Tell whether the losses are what the methods assume (Assumptions 1 to 4).
@@ -218,7 +238,8 @@ def check(problem: Problem, *, points: int = 5, seed: int = 0) -> Report:
     At x0, y0 and random points around them, for several tasks, in float64: every derivative used against
     finite differences, the smallest eigenvalue of ∇²yy g against λ, each loss on a batch against the mean
     over its samples, and the exact hypergradient against finite differences of F (which solves every
-    lower problem). Prints as text; `report.ok` is for programs.
+    lower problem). It also tells the rates that some algorithms would find and use. Prints as text; `report.ok` is for
+    programs.
     """
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a bilevax.Problem; got {type(problem).__name__}.")
@@ -231,5 +252,6 @@ def check(problem: Problem, *, points: int = 5, seed: int = 0) -> Report:
         places = _points(problem, points, seed)
         report = Report()
         report.findings += _findings(problem, places, report)
+        report.rates = _rates(problem, seed)
         report.scales = {name: float(norms.max()) for name, norms in _at_all(_scales, problem, places).items()}
     return report

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bilevax import chunks, lapack
+from bilevax import lapack
 from bilevax.draw import Indices
 from bilevax.exact import lower
 from bilevax.linear_model import factors_at, low_rank, rows_at
@@ -125,16 +125,3 @@ def follow(
     objective, correction = problem.upper_loss(x, y, i, xi) - h @ g_y, second(h)[0]
     size = jnp.linalg.norm(f_x) + jnp.linalg.norm(correction)
     return Term(objective, f_x - correction, size, products.astype(x.dtype)), y, h
-
-
-def follow_all(
-    problem: Problem, x: X, tasks: Followed, share: Any = INVERSE_SHARE
-) -> tuple[Term, Float[Array, "m dy"], Float[Array, "m dy"]]:
-    """F and ∇F at x from all samples of all tasks, the mean of the products, and all y and h."""
-
-    def of_task(i: Int[Array, ""]) -> tuple[Term, tuple[Y, Y]]:
-        term, y, h = follow(problem, x, jax.tree.map(lambda leaf: leaf[i], tasks), i, share=share)
-        return term, (y, h)
-
-    mean, (y, h) = chunks.mean_and_all(of_task, problem.num_tasks, max(problem.work, problem.dim_y**2))
-    return mean, y, h
