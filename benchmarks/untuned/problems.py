@@ -260,6 +260,5 @@ JUDGE = {
     "sinusoids-10000": lambda: sinusoids(10_000, seed=1),
     "robust-50": lambda: robust(50, 6),
     "labels-50": lambda: labels(50, 10),
-    
     "scaled_columns": lambda: scaled_columns(200, 12, 300.0),
 }

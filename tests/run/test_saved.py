@@ -1,0 +1,68 @@
+"""Results as files: all of it comes back, and nothing else is taken for one."""
+
+import jax
+import jax.numpy as jnp
+import matplotlib.image
+import numpy as np
+import pytest
+
+import bilevax as bx
+
+
+def problem_of():
+    return bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum((y["a"] - 1) ** 2) + jnp.sum(x[0] ** 2),
+        lower=lambda x, y, i, batch: 0.5 * jnp.sum((y["a"] - x[1]["w"]) ** 2),
+        x0=(jnp.ones(2), {"w": jnp.zeros(3)}),
+        y0={"a": jnp.zeros(3)},
+        tasks=2,
+        strong_convexity=1.0,
+    )
+
+
+@pytest.fixture(scope="module")
+def result():
+    return bx.solve(problem_of(), bx.implicit(), steps=20)
+
+
+def test_all_of_a_result_comes_back(result, tmp_path):
+    result.save(tmp_path / "run.npz")
+    again = bx.Result.load(tmp_path / "run.npz")
+    assert jax.tree.structure(again.x) == jax.tree.structure(result.x)
+    for new, old in zip(jax.tree.leaves((again.x, again.y)), jax.tree.leaves((result.x, result.y)), strict=True):
+        np.testing.assert_array_equal(new, old)
+        assert new.dtype == old.dtype
+    for name in ("status", "message", "steps", "cost", "seconds", "seed", "origin", "notes"):
+        assert getattr(again, name) == getattr(result, name)
+    assert again.trace.rows == result.trace.rows
+    assert repr(again) == repr(result)
+
+
+def test_with_the_problem_x_is_as_its_user_gave_it(result, tmp_path):
+    result.save(tmp_path / "run.npz")
+    again = bx.Result.load(tmp_path / "run.npz", problem_of())
+    np.testing.assert_array_equal(again.x[1]["w"], result.x[1]["w"])
+    np.testing.assert_array_equal(again.y["a"], result.y["a"])
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:100], lambda b: b"text", lambda b: b[:-40] + b"x" * 40])
+def test_a_file_that_is_no_result_is_refused_by_its_name(result, tmp_path, damage):
+    path = tmp_path / "run.npz"
+    result.save(path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ValueError, match=r"run\.npz is not a result that bilevax saved"):
+        bx.Result.load(path)
+
+
+def test_another_algorithm_does_not_go_on_from_a_file(result, tmp_path):
+    result.save(tmp_path / "run.npz")
+    with pytest.raises(ValueError, match="implicit"):
+        bx.solve(problem_of(), bx.soba(), steps=40, resume=bx.Result.load(tmp_path / "run.npz"))
+
+
+def test_a_result_can_be_drawn_and_shown_in_a_notebook(result, tmp_path):
+    result.plot(tmp_path / "run.png")
+    assert matplotlib.image.imread(tmp_path / "run.png").std() > 0.01
+    assert "<td>done: " in result._repr_html_()
+    with pytest.raises(ValueError, match="no metric"):
+        bx.Trace([{"step": 0, "seconds": 0.0}]).plot()

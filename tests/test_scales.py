@@ -1,0 +1,83 @@
+"""What rates are made of: right where it is known, and free of units."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bilevax as bx
+from bilevax import scales
+
+KEY = jax.random.key(0)
+
+
+def quadratic_of(m=3):
+    return bx.problems.quadratic(num_tasks=m, dim_x=4, dim_y=3, noise=0.0, seed=1)
+
+
+def measured(problem, share=1.0):
+    return scales.measure(problem, KEY, None, share)[0]
+
+
+def test_the_smoothness_is_the_largest_eigenvalue_over_the_tasks():
+    quadratic = quadratic_of()
+    right = max(np.linalg.eigvalsh(A).max() for A in np.asarray(quadratic.A))
+    assert 0.9 * right < float(measured(quadratic.problem).smoothness) <= right * (1 + 1e-9)
+
+
+def test_the_step_is_that_to_the_minimum_along_the_gradient_to_a_factor_of_four():
+    """For a quadratic F, F(x − t∇F) falls by at least t‖∇F‖²/2 up to t = ‖∇F‖²/(∇Fᵀ∇²F∇F)."""
+    quadratic = quadratic_of()
+    x, g = quadratic.problem.x0, quadratic.gradient(quadratic.problem.x0)
+    bend = g @ (quadratic.gradient(x + g) - quadratic.gradient(x))
+    longest = float(g @ g / bend)
+    assert 0.24 * longest <= float(measured(quadratic.problem).step) <= 1.01 * longest
+
+
+def scaled(f=1.0, g=1.0, x=1.0, y=1.0):
+    """A problem that is not quadratic, with losses and variables in other units."""
+    rng = np.random.default_rng(0)
+    A, b = rng.normal(size=(3, 20, 4)), np.sign(rng.normal(size=(3, 20)))
+    data = bx.per_task({"A": A, "b": b})
+    fit = lambda v, batch: jnp.mean(jax.nn.softplus(-batch["b"] * (batch["A"] @ v)))
+    return bx.Problem(
+        upper=lambda u, v, i, batch: f * fit(v / y, batch),
+        lower=lambda u, v, i, batch: g * (fit(v / y, batch) + 0.5 * jnp.sum((0.1 + (u / x) ** 2) * (v / y) ** 2)),
+        x0=x * jnp.ones(4),
+        y0=jnp.zeros(4),
+        strong_convexity=0.1 * g / y**2,
+        lower_data=data,
+        upper_data=data,
+        y0_per_task=False,
+    )
+
+
+@pytest.mark.parametrize("units", [{"f": 1e3}, {"g": 1e-3}, {"x": 1e3}, {"y": 1e-3}])
+def test_units_change_rates_as_they_must_and_what_is_found_not_at_all(units):
+    plain, other = measured(scaled()), measured(scaled(**units))
+    f, g, x, y = (units.get(name, 1.0) for name in "fgxy")
+    np.testing.assert_allclose(other.step, plain.step * x**2 / f, rtol=1e-5)
+    np.testing.assert_allclose(other.smoothness, plain.smoothness * g / y**2, rtol=1e-5)
+    np.testing.assert_allclose(other.condition, plain.condition, rtol=1e-5)
+    first, second = (bx.solve(problem, steps=60, metrics=None) for problem in (scaled(), scaled(**units)))
+    np.testing.assert_allclose(second.x / x, first.x, rtol=2e-2, atol=2e-3)
+    assert abs(second.steps - first.steps) <= 10
+
+
+def test_losses_that_are_not_finite_leave_a_scale_that_is_a_number():
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum(jnp.log(x) + y),
+        lower=lambda x, y, i, batch: 0.5 * jnp.sum((y - x) ** 2),
+        x0=-jnp.ones(2), y0=jnp.zeros(2), strong_convexity=1.0,
+    )  # fmt: skip
+    assert all(np.isfinite(value) and value > 0 for value in measured(problem))
+
+
+def test_the_report_tells_the_rates_that_runs_would_find():
+    problem = quadratic_of(20).problem
+    report = bx.check(problem, points=1)
+    result = bx.solve(problem, bx.rsvrb(), steps=1, metrics=None)
+    assert f"upper_step = {report.rates['rsvrb']['upper_step']:.3g}" in str(report)
+    assert report.rates["rsvrb"]["lower_step"] == pytest.approx(
+        0.5 / (3 * float(result.state.scales.smoothness)), rel=0.3
+    )
