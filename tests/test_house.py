@@ -17,7 +17,8 @@ SOURCE = Path(bilevax.__file__).parent
 FLOORS = [  # from the ground up: a room knows lower floors only; every module and folder has its place here
     {"arguments", "aside", "device", "rows", "lapack", "locks", "pages"}, {"identity", "files", "bounds", "chunks"},
     {"draw"}, {"data", "linear_model"}, {"structure"}, {"problem"}, {"projection", "estimator", "schedule"}, {"tasks"},
-    {"curvature"}, {"exact"}, {"scales"}, {"algorithms"}, {"run"}, {"diagnosis"}, {"problems", "datasets"}, {"bilevax"},
+    {"curvature"}, {"exact"}, {"scales"}, {"algorithms"}, {"run"}, {"diagnosis", "trials"},
+    {"problems", "datasets"}, {"bilevax"},
     {"demo", "models", "testing"}, {"cleaning"}, {"lab"}, {"cli"},
 ]  # fmt: skip
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}

@@ -47,6 +47,8 @@ from bilevax.run.solve import solve
 from bilevax.run.trace import Trace
 from bilevax.run.watch import AssumptionWarning
 from bilevax.schedule import Mixing, power
+from bilevax.trials import Tuned
+from bilevax.trials import tune as tune
 
 __version__ = "0.1.0"
 
@@ -65,6 +67,7 @@ __all__ = [
     "Problem",
     "Result",
     "Trace",
+    "Tuned",
     "Tuning",
     "Variables",
     "check",
@@ -83,4 +86,5 @@ __all__ = [
     "ragged",
     "shared",
     "solve",
+    "tune",
 ]

@@ -139,5 +139,5 @@ def measure(problem: Problem, key: Key[Array, ""], size: int | None, share: floa
     samples = float(len(excerpt.tasks) * sum(numbers)) + draw.count_samples(problem.lower_data, tasks, size)
     smoothness = good(smoothness)
     condition = jnp.minimum(problem.strong_convexity / smoothness, 1)
-    scales = Scales(good(step), smoothness, jnp.asarray(share, problem.dtype), condition)
+    scales = Scales(good(step), smoothness, jnp.asarray(share, problem.dtype), condition, jnp.ones((), problem.dtype))
     return scales, samples, samples * looks.astype(float)

@@ -50,12 +50,14 @@ class Scales(NamedTuple):
     - `smoothness`: L_g, the largest eigenvalue of ∇²yy g_i that was found on batches.
     - `share`: of the tasks that a step looks at.
     - `condition`: λ/L_g, at most one: how fast a step on y, or on h, gets it where it belongs.
+    - `one`: what plain numbers are multiplied with, one but where somebody tunes them.
     """
 
     step: Any
     smoothness: Any
     share: Any
     condition: Any
+    one: Any = 1.0
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,17 @@ class Found:
     exponent: float = 0.0
     condition_power: float = 0.0
 
+    def __repr__(self) -> str:
+        powers = [(self.share_power, "share"), (self.condition_power, "condition")]
+        parts = [repr(self.factor), *([] if self.unit == "1" else [self.unit])]
+        parts += [name if power == 1 else f"{name}^{power:g}" for power, name in powers if power]
+        if self.exponent:
+            parts.append(f"({self.offset:g}/({self.offset:g} + t))^{self.exponent:.3g}")
+        return f"found({'·'.join(parts)})"
+
     def at(self, scales: Scales, t: Any) -> Any:
         """Its value in step t."""
-        unit = {"step": scales.step, "1/smoothness": 1 / scales.smoothness, "1": 1.0}[self.unit]
+        unit = {"step": scales.step, "1/smoothness": 1 / scales.smoothness, "1": scales.one}[self.unit]
         value = self.factor * unit * scales.share**self.share_power * scales.condition**self.condition_power
         if not self.exponent:
             return value

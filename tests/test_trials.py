@@ -1,0 +1,65 @@
+"""Rates found by trying many: what is best goes on, and the table says what was tried."""
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+import bilevax as bx
+from bilevax.schedule import Found
+
+
+@pytest.fixture(scope="module")
+def quadratic():
+    return bx.problems.quadratic(num_tasks=4, dim_x=4, dim_y=3, noise=0.1, num_samples=8)
+
+
+@pytest.fixture(scope="module")
+def tuned(quadratic):
+    return bx.tune(quadratic.problem, bx.block_soba, seconds=0.05, settings={"batch_size": 4})
+
+
+def test_the_algorithm_has_the_rates_of_the_best_row(tuned):
+    table = tuned.table
+    assert len(table) == 16
+    ends = [row["last_round"] for row in table]
+    assert np.isfinite(ends[:4]).all()
+    assert np.isnan(ends[4:]).all()
+    assert ends[0] == min(ends[:4])
+    assert max(row["first_round"] for row in table[:4]) <= min(row["first_round"] for row in table[4:])
+    own = bx.block_soba().settings["upper_step"]
+    chosen = tuned.algorithm.settings["upper_step"]
+    assert isinstance(chosen, Found)
+    assert chosen.factor == pytest.approx(own.factor * table[0]["upper_factor"])
+    assert tuned.algorithm.settings["batch_size"] == 4
+
+
+def test_what_is_found_itself_is_among_what_is_tried(tuned):
+    factors = [(row["upper_factor"], row["lower_factor"], row["mixing_factor"]) for row in tuned.table]
+    assert (1.0, 1.0, 1.0) in factors
+
+
+def test_f_is_lower_with_it_than_at_the_start(quadratic, tuned):
+    result = bx.solve(quadratic.problem, tuned.algorithm, steps=500, metrics=None)
+    assert float(quadratic.objective(result.x)) < float(quadratic.objective(quadratic.problem.x0))
+
+
+def test_the_table_can_be_drawn_and_printed(tuned, tmp_path):
+    tuned.plot(tmp_path / "tuned.png")
+    assert matplotlib.image.imread(tmp_path / "tuned.png").std() > 0.01
+    assert "best of 16 settings: block_soba(upper_step=found(" in repr(tuned)
+    assert len(tuned.to_pandas()) == 16
+
+
+def test_rates_that_are_given_leave_nothing_to_tune(quadratic):
+    with pytest.raises(ValueError, match="nothing to tune"):
+        bx.tune(quadratic.problem, bx.soba, settings={"upper_step": 0.1, "lower_step": 0.1})
+    with pytest.raises(ValueError, match="nothing to tune"):
+        bx.tune(quadratic.problem, bx.implicit)
+
+
+@pytest.mark.parametrize(("wrong", "words"), [({"seconds": 0}, "seconds"), ({"seed": -1}, "seed")])
+def test_wrong_arguments_are_named(quadratic, wrong, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        bx.tune(quadratic.problem, bx.soba, **wrong)
+    with pytest.raises(TypeError, match="factory"):
+        bx.tune(quadratic.problem, "soba")
