@@ -83,7 +83,7 @@ def random_network(key, inputs, hidden, outputs):
     return {"body": [layer(0, inputs, hidden), layer(1, hidden, hidden)], "head": layer(2, hidden, outputs)}
 
 
-def sinusoids(tasks, seed):
+def sinusoids(tasks, seed, others):
     """Ten points to adapt to and ten to be judged by, of curves with amplitudes .1 to 5 and phases 0 to π."""
     rng = np.random.default_rng(seed)
 
@@ -98,12 +98,12 @@ def sinusoids(tasks, seed):
 
     return Case(
         x0=random_network(jax.random.key(seed), 1, 40, 1), loss=lambda x, task, batch: squares(x, batch) / 2,
-        error=squares, train=draw(tasks), validation=draw(300), test=draw(500), ridge=0.5, lower_step=0.05,
+        error=squares, train=draw(tasks), validation=draw(others[0]), test=draw(others[1]), ridge=0.5, lower_step=0.05,
         maml_step=0.03, steps=10_000, decay=0.0,
     )  # fmt: skip
 
 
-def digits(tasks, seed):
+def digits(tasks, seed, others):
     """Five of the digits, turned and perhaps mirrored; five images of each to adapt to and five to be judged by."""
     rng, held = np.random.default_rng(seed), load_digits()
     views = [np.rot90(images, k, (1, 2)) for images in (held.images, held.images.swapaxes(1, 2)) for k in range(4)]
@@ -128,7 +128,8 @@ def digits(tasks, seed):
 
     return Case(
         x0=random_network(jax.random.key(seed), 64, 100, 5), loss=loss, error=wrong, train=draw(tasks, range(5)),
-        validation=draw(300, range(5, 8)), test=draw(500, range(5, 8)), ridge=0.03, lower_step=0.1, maml_step=0.05,
+        validation=draw(others[0], range(5, 8)), test=draw(others[1], range(5, 8)), ridge=0.03, lower_step=0.1,
+        maml_step=0.05,
         steps=3000, decay=1.0,
     )  # fmt: skip
 
@@ -265,8 +266,8 @@ def compare(make, tasks, seeds, short):
     """The errors of each way on each seed; the last case, and the models that were trained on it."""
     measured, models = {name: [] for name in WAYS}, {}
     for seed in range(seeds):
-        case = make(tasks, seed)
-        steps = 40 if short else case.steps
+        case = make(tasks, seed, (10, 20) if short else (300, 500))
+        steps = 20 if short else case.steps
         for name, (train, parts, with_ridge) in WAYS.items():
             begun = time.perf_counter()
             x = jax.block_until_ready(train(case, steps, seed))
@@ -293,17 +294,21 @@ def main():
     """Train in all ways on each seed, tell the errors on new tasks, draw them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=["sinusoids", "digits"], default="sinusoids")
-    parser.add_argument("--short", action="store_true", help="100 tasks, 40 steps, one seed")
+    parser.add_argument("--short", action="store_true", help="40 tasks, 20 steps, one seed")
     parser.add_argument("--out", type=Path, default=Path("."), help="where the picture goes")
     chosen = parser.parse_args()
-    tasks, seeds = (100, 1) if chosen.short else (10_000, 3)
+    tasks, seeds = (40, 1) if chosen.short else (10_000, 3)
     make = {"sinusoids": sinusoids, "digits": digits}[chosen.case]
     measured, case, models = compare(make, tasks, seeds, chosen.short)
     tell(measured)
     figure, axes = plt.subplots(1, 4, figsize=(16, 3.8), layout="constrained")
     for name, runs in measured.items():
         axes[0].plot(COUNTS, np.mean(runs, 0), "o-", label=name)
-    axes[0].set(xlabel="gradient steps", title=f"error on 500 new tasks, mean of {seeds} seeds", yscale="log")
+    axes[0].set(
+        xlabel="gradient steps",
+        title=f"error on {20 if chosen.short else 500} new tasks, mean of {seeds} seeds",
+        yscale="log",
+    )
     axes[0].legend()
     draw_curves(axes[1:], case, models) if chosen.case == "sinusoids" else draw_images(axes[1:], case)
     chosen.out.mkdir(parents=True, exist_ok=True)
