@@ -156,6 +156,14 @@ def test_the_step_benchmark_compares_every_curvature_with_numpy_and_the_machine(
         )
 
 
+def test_the_benchmark_without_tuning_prints_its_ratios(tmp_path):
+    shown = run("-m", "benchmarks.untuned", "--short", "--json", tmp_path / "u.json")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads((tmp_path / "u.json").read_text())
+    assert figures["quadratic-1.solve.seconds_to_0.01"] > 0
+    assert figures["untuned_median"] == figures["untuned_worst"] > 0
+
+
 def test_the_rates_benchmark_fits_exponents(tmp_path):
     shown = run("-m", "benchmarks.rates", "--short", "--json", tmp_path / "r.json", "--picture", tmp_path / "r.png")
     assert shown.returncode == 0, shown.stderr

@@ -3,10 +3,10 @@
     python -m benchmarks.untuned [--half judge|develop|both] [--problems a,b] [--seconds 5] [--tuned soba,block_soba]
                                  [--tune-seconds 10] [--defaults] [--seeds 3] [--short] [--json FILE]
 
-For each problem: seconds and samples to gaps of 10 %, 1 % and 0.1 % of `bx.solve(problem, seconds=...)`, beside full-batch
-L-BFGS on the exact F and ∇F (scipy) and the methods of `--tuned`, each tuned by `bx.tune`. The quickest of those is the
-mark. F* is the smallest F that anybody found. With `--defaults` every algorithm runs 10,000 steps with its default
-arguments and each seed. The last lines:
+For each problem: seconds and samples to gaps of 10 %, 1 % and 0.1 % of `bx.solve(problem, seconds=...)`, beside
+full-batch L-BFGS on the exact F and ∇F (scipy) and the methods of `--tuned`, each tuned by `bx.tune`. The quickest of
+those is the mark. F* is the smallest F that anybody found. With `--defaults` every algorithm runs 10,000 steps with its
+default arguments and each seed. The last lines:
 
 - `untuned_median`, `untuned_worst`: seconds of solve to a gap of 1 % over those of the mark, over all problems.
 - `defaults_diverged`: runs with defaults that ended diverged or with F above F(x_0), of `defaults_runs`.

@@ -210,14 +210,26 @@ def labels(n, d, seed=0):
     )  # fmt: skip
 
 
-def thresholds(m, seed=0):
-    """Multi-task AUC: one linear scorer for each of m tasks on shared features."""
+def areas(m, seed=0):
+    """Multi-task AUC: a linear head for each of m tasks on one learned layer."""
     rng = np.random.default_rng(seed)
-    A = rng.normal(size=(800, 12))
-    truth = rng.normal(size=(12, m))
-    labels = np.where(A @ truth + rng.normal(size=(800, m)) > 2.5, 1.0, -1.0)
-    score = lambda x, task, rows: rows @ x[:, task]
-    return bx.problems.auc(score=score, x0=jnp.asarray(0.01 * rng.normal(size=(12, m))), features=A, labels=labels)
+    A = rng.normal(size=(600, 8))
+    labels = np.where(np.tanh(A) @ rng.normal(size=(8, m)) + rng.normal(size=(600, m)) > 2, 1.0, -1.0)
+    return bx.problems.auc(
+        features=A, labels=labels, represent=lambda body, rows: jnp.tanh(rows @ body), ridge=1e-3,
+        body0=jnp.asarray(0.3 * rng.normal(size=(8, 6))), heads0=0.1 * rng.normal(size=(m, 6)),
+    )  # fmt: skip
+
+
+def rare(n, d, seed=0):
+    """Average precision where a twentieth of the samples is positive, in groups of ten."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(n, d))
+    scores = A @ rng.normal(size=d) + rng.normal(size=n)
+    labels = np.where(scores > np.quantile(scores, 0.95), 1.0, -1.0)
+    return bx.problems.average_precision(
+        features=A, labels=labels, score=lambda x, rows: rows @ x, x0=jnp.zeros(d), group=10, ridge=1e-3
+    )
 
 
 def scaled_columns(n, d, spread, seed=0):
@@ -242,14 +254,21 @@ def scaled_columns(n, d, spread, seed=0):
 DEVELOP = {
     "prior_mean-200": lambda: prior_mean(200, 20, 8),
     "prior_mean-2000-units": lambda: prior_mean(2000, 10, 5, seed=1, unit=30.0, label=0.01),
+    "prior_mean-100000": lambda: prior_mean(100_000, 5, 4, seed=2),
     "cleaning-1": lambda: cleaning(1000, 20),
+    "cleaning-1-units": lambda: cleaning(500, 10, seed=2, scales=np.geomspace(0.01, 10, 10)),
     "cleaning-50": lambda: cleaning(400, 10, 50, seed=1),
     "quadratic-100": lambda: quadratic(100, 1.0),
     "quadratic-1": lambda: quadratic(1, 0.1, seed=3),
+    "quadratic-1000": lambda: quadratic(1000, 0.3, seed=4, dim_x=5, dim_y=5),
     "features": lambda: features(600, 16),
+    "features-64": lambda: features(2000, 64, seed=1),
+    "adversary-1": lambda: adversary(1, 6, seed=1),
     "adversary-20": lambda: adversary(20, 6),
     "portfolio-10": lambda: portfolio(10, 8),
+    "portfolio-200": lambda: portfolio(200, 5, seed=1),
     "stiff-20": lambda: stiff(20, 1e3),
+    "stiff-100": lambda: stiff(100, 1e5, seed=1),
 }
 JUDGE = {
     "customers-500": lambda: customers(500, 6),
@@ -259,6 +278,11 @@ JUDGE = {
     "sinusoids-300": lambda: sinusoids(300),
     "sinusoids-10000": lambda: sinusoids(10_000, seed=1),
     "robust-50": lambda: robust(50, 6),
+    "robust-1000": lambda: robust(1000, 4, seed=1),
     "labels-50": lambda: labels(50, 10),
+    "labels-300": lambda: labels(300, 20, seed=1),
+    "areas-10": lambda: areas(10),
+    "rare-10": lambda: rare(2000, 10),
     "scaled_columns": lambda: scaled_columns(200, 12, 300.0),
+    "scaled_columns-1000": lambda: scaled_columns(1000, 20, 1000.0, seed=1),
 }
