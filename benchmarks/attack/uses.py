@@ -188,6 +188,7 @@ RULES = {
     "mixing": mixing(share),
     "neumann_step": positive,
     "neumann_terms": count(),
+    "memory": count(most=1000),
     "neumann_shrink": share,
     "inner_steps": count(),
     "first_stage": count(),

@@ -25,10 +25,10 @@ def _is_variable(leaf: Any, plain: bool) -> bool:
 
 
 def set_aside(tree: PyTree) -> tuple[PyTree, PyTree | None]:
-    """The variables of a tree, and all else; `None` where all are variables."""
+    """The variables of a tree, and all else; `None` where all are variables, or none is and an error will say so."""
     plain = _is_plain(tree)
     is_variable = jax.tree.map(lambda leaf: _is_variable(leaf, plain), tree)
-    if all(jax.tree.leaves(is_variable)):
+    if len(set(jax.tree.leaves(is_variable))) < 2:
         return tree, None
     variables = jax.tree.map(lambda leaf, yes: leaf if yes else None, tree, is_variable)
     return variables, jax.tree.map(lambda leaf, yes: None if yes else leaf, tree, is_variable)

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bilevax import draw
-from bilevax.draw import Indices
+from bilevax.draw import Indices, NoData
 from bilevax.exact.follow import Followed, follow, invert
 from bilevax.problem import Problem, X
 from bilevax.schedule import Scales
@@ -134,7 +134,8 @@ def measure(problem: Problem, key: Key[Array, ""], size: int | None, share: floa
     step, looks = _longest_step(excerpt, problem.x0)
     smoothness = _smoothness(problem, key, size)
     good = lambda value: jnp.where(jnp.isfinite(value) & (value > 0), value, 1)
-    numbers = [min(data.max_length, SAMPLES) for data in (problem.upper_data, problem.lower_data)]
+    parts = [data for data in (problem.upper_data, problem.lower_data) if not isinstance(data, NoData)]
+    numbers = [min(data.max_length, SAMPLES) for data in parts]
     tasks = evenly(problem.num_tasks, SMOOTHNESS_TASKS)
     samples = float(len(excerpt.tasks) * sum(numbers)) + draw.count_samples(problem.lower_data, tasks, size)
     smoothness = good(smoothness)

@@ -20,6 +20,7 @@ STEPS = 40
 SIZE = 3
 THETA, TERMS = 0.4, 4
 CHEAP = {"initialization": "cheap", "batch_size": SIZE}
+STEPS = {"upper_step": 0.1, "lower_step": 0.1}
 ALPHA, BETA = bx.power(0.4, 3, 0.5), bx.power(0.8, 3, 0.4)
 MIX = bx.power(1.5, 4, 2 / 3)
 RATES = {"upper_step": ALPHA, "lower_step": BETA}
@@ -196,9 +197,10 @@ def test_both_neumann_series_have_the_mean_that_they_should(terms):
         ]
     )
     summed = neumann.whole_sum("test", THETA, [None] * terms)
-    np.testing.assert_allclose(summed.apply(problem, x, y, v, [None] * terms), series(terms + 1), rtol=1e-12)
+    theta = jnp.asarray(THETA)
+    np.testing.assert_allclose(summed.apply(problem, theta, x, y, v, [None] * terms), series(terms + 1), rtol=1e-12)
     random = neumann.random_length("test", THETA, terms, None)
-    each = [random.apply(problem, x, y, v, (jnp.array([p, terms - 1 - p]), KEY)) for p in range(terms)]
+    each = [random.apply(problem, theta, x, y, v, (jnp.array([p, terms - 1 - p]), KEY)) for p in range(terms)]
     np.testing.assert_allclose(np.mean(each, axis=0), series(terms), rtol=1e-12)
     lengths = jax.vmap(lambda key: random.draw(problem, key)[0])(jax.random.split(KEY, 400 * terms))
     assert set(np.ravel(lengths)) == set(range(terms))
@@ -244,7 +246,7 @@ def test_a_plain_optax_step_is_the_plain_step(name):
 
 def test_the_theorems_start_solves_every_lower_problem():
     problem = Model(3).problem()
-    state = jax.jit(bx.soba().init)(problem, KEY)
+    state = jax.jit(bx.soba(**STEPS).init)(problem, KEY)
     gradients = all_tasks.lower_gradients(problem, state.x, state.own.y, None)
     assert float(jnp.abs(gradients).max()) < 1e-10
     assert int(state.initial_cost.samples) == 3 * 6
@@ -255,10 +257,11 @@ def test_the_theorems_start_solves_every_lower_problem():
 def test_what_is_kept_at_the_start_is_counted():
     problem = Model(3).problem()
     cost = lambda algorithm: tuple(map(float, jax.jit(algorithm.init)(problem, KEY).initial_cost))
-    assert cost(bx.stable(**CHEAP)) == (3 * SIZE, 0, 3 * SIZE * 2 * 2)
-    assert cost(bx.saba(**CHEAP)) == (3 * 12, 3 * 12, 2 * 3 * 6)
-    assert cost(bx.bsvrb_v2(**CHEAP)) == (3 * 2 * SIZE, 3 * 2 * SIZE, 2 * 3 * SIZE)
-    assert cost(bx.srba(**CHEAP)) == cost(bx.mrbo(**SERIES, **CHEAP)) == (0, 0, 0)
+    mixed = {**STEPS, **CHEAP, "mixing": 0.1}
+    assert cost(bx.stable(**mixed)) == (3 * SIZE, 0, 3 * SIZE * 2 * 2)
+    assert cost(bx.saba(**STEPS, **CHEAP)) == (3 * 12, 3 * 12, 2 * 3 * 6)
+    assert cost(bx.bsvrb_v2(**mixed)) == (3 * 2 * SIZE, 3 * 2 * SIZE, 2 * 3 * SIZE)
+    assert cost(bx.srba(**STEPS, **CHEAP)) == cost(bx.mrbo(**SERIES, **mixed)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("x64", [False, True])
@@ -281,9 +284,9 @@ def test_a_table_that_does_not_fit_is_refused_with_what_would(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["bsa", "ttsa", "stocbio", "sustain", "mrbo"])
-def test_a_missing_neumann_step_is_named(name):
+def test_a_neumann_step_of_nothing_is_named(name):
     with pytest.raises(TypeError, match=f"{name} .* needs neumann_step, at most 1/L_g"):
-        getattr(bx, name)()
+        getattr(bx, name)(neumann_step=None)
 
 
 def test_what_a_method_cannot_take_is_refused():

@@ -55,7 +55,8 @@ def test_no_curvature_is_kept():
     assert jax.eval_shape(bx.block_soba(tasks_per_step=2).init, problem, key).tables.h.size == 0
     kept = jax.eval_shape(bx.bsvrb_v2(tasks_per_step=2).init, problem, key).tables.inverse
     assert sum(leaf.size for leaf in jax.tree.leaves(kept)) == 0
-    result = bx.solve(problem, bx.rsvrb(tasks_per_step=2, batch_size=2), steps=3, metrics=None)
+    rates = {"upper_step": 0.01, "lower_step": 0.01, "mixing": 0.1}
+    result = bx.solve(problem, bx.rsvrb(tasks_per_step=2, batch_size=2, **rates), steps=3, metrics=None)
     assert result.cost.products == 0
 
 

@@ -93,7 +93,8 @@ def test_whole_batches_of_ragged_data_are_counted_sample_by_sample():
         lower_data=bx.ragged(jnp.zeros((6, 1)), np.array([0, 1, 6])),
         strong_convexity=2.0,
     )
-    algorithm = bx.rsvrb(tasks_per_step=2, batch_size=None, lower_step=0.1, initialization="cheap")
+    rates = {"upper_step": 0.1, "lower_step": 0.1, "mixing": 0.1}
+    algorithm = bx.rsvrb(tasks_per_step=2, batch_size=None, initialization="cheap", **rates)
     result = bx.solve(problem, algorithm, steps=3, metrics=None)
     assert result.cost.samples == 6 + 3 * 6
     assert result.cost.gradients == (2 + 6) + 3 * 2 * (2 + 6)
@@ -282,7 +283,9 @@ def test_wrong_arguments_are_refused(problem, changed, error, match):
 
 
 def test_something_else_than_an_algorithm_is_refused(problem):
-    with pytest.raises(TypeError, match=r"algorithm must be a bilevax\.Algorithm; got str"):
+    with pytest.raises(
+        TypeError, match=r"algorithm must be a bilevax\.Algorithm, or left out for one to be chosen; got str"
+    ):
         bx.solve(problem, "rsvrb", steps=1)
 
 
@@ -300,7 +303,7 @@ def test_work_of_the_tracked_curvature_is_counted_by_hand(problem):
 @pytest.mark.parametrize("m", [1, 3])
 def test_work_of_linear_models_is_counted_by_hand(m):
     """m = 1 goes row by row."""
-    result = bx.solve(reweighting.problem_of(m), bx.rsvrb(**SETTINGS), steps=7, metrics=None)
+    result = bx.solve(reweighting.problem_of(m), bx.rsvrb(tasks_per_step=1, **SETTINGS), steps=7, metrics=None)
     assert result.cost.samples == m * (4 + 4) + 7 * (4 + 4)
     assert result.cost.gradients == m * (4 + 4) + 2 * 7 * (4 + 4)
     assert result.cost.products == 2 * (m * 4 + 2 * 7 * 4)
@@ -552,7 +555,9 @@ def test_every_schedule_is_looked_at_from_the_first_to_the_last_step_of_a_run(la
 
 def spent(steps=0, samples=0, seconds=0.0, pace=0.01):
     """A run that has used up so much."""
-    return SimpleNamespace(steps=steps, cost=bx.Cost(samples, 0, 0), seconds=seconds, pace=pace)
+    return SimpleNamespace(
+        steps=steps, cost=bx.Cost(samples, 0, 0), seconds=seconds, pace=pace, guard=None, converged=False
+    )
 
 
 def test_a_budget_is_used_by_the_largest_share_and_ends_with_the_first_that_is_used_up():

@@ -29,6 +29,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from bilevax import arguments, chunks, draw
 from bilevax.algorithms.contract import Algorithm, Cost, Variables, described
 from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble
+from bilevax.algorithms.registry.tuning import Tuning
 from bilevax.algorithms.start import all_tasks
 from bilevax.exact.follow import INVERSE_SHARE, Followed, follow, invert
 from bilevax.problem import Problem
@@ -285,6 +286,7 @@ def reject(own: Own, seen: Seen, x: Array, is_finite: Bool[Array, ""]) -> Own:
     memory="d'², or 2d' for many variables",
     curvature="kept H, conjugate gradients",
     accepts="any",
+    tuning=Tuning("Implicit", {}, lambda scale, memory: {"memory": memory}, {"memory": (5, 20)}, "no step size"),
 )
 @arguments.known_keywords
 def implicit(*, upper_optimizer: optax.GradientTransformation | None = None, memory: int = 10) -> Algorithm:
@@ -305,6 +307,6 @@ def implicit(*, upper_optimizer: optax.GradientTransformation | None = None, mem
     >>> result = bx.solve(problem, bx.implicit(), seconds=10)
     """
     settings = dict(locals())
-    arguments.count("memory", memory)
+    arguments.count("memory", memory, most=1000)
     rates = as_rates(1.0, 1.0, 1.0, 1.0, upper_optimizer)
     return assemble("implicit", Implicit(rates=rates, optimizer=upper_optimizer, memory=memory), settings)
