@@ -176,8 +176,9 @@ def test_float32_works_with_every_curvature_and_block_method():
             train_features=A[:20], train_labels=b[:20], trusted_features=A[20:], trusted_labels=b[20:],
             temperatures=[1.0, 2.0, 3.0],
         )  # fmt: skip
-        methods = [bx.rsvrb(curvature=c, tasks_per_step=2) for c in (dense, linear_model, tracked)]
-        for method in [*methods, bx.bsvrb_v1(tasks_per_step=2), bx.bsvrb_v2(tasks_per_step=2)]:
+        few = {"tasks_per_step": 2, "upper_step": 0.1, "lower_step": 0.1, "mixing": 0.1}
+        methods = [bx.rsvrb(curvature=c, **few) for c in (dense, linear_model, tracked)]
+        for method in [*methods, bx.bsvrb_v1(**few), bx.bsvrb_v2(**few)]:
             result = bx.solve(problem, method, steps=30)
             assert result.x.dtype == np.float32
             assert result.status == "done"
