@@ -78,7 +78,9 @@ def test_a_loop_of_block_soba_copies_nothing_either():
 def test_sabas_table_is_neither_copied_nor_read_as_a_whole():
     """A step of a compiled loop needs far less memory than the table, beside its arguments."""
     truth = bx.problems.quadratic(dim_x=100, num_samples=8000)
-    compiled, state = compiled_loop(truth.problem, bx.saba(upper_step=0.1, lower_step=0.1, batch_size=4, initialization="cheap"))
+    compiled, state = compiled_loop(
+        truth.problem, bx.saba(upper_step=0.1, lower_step=0.1, batch_size=4, initialization="cheap")
+    )
     table = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.tables))
     assert table == 2000 * (2 * 100 + 3 * 4) * 8
     assert compiled.memory_analysis().temp_size_in_bytes < table / 20

@@ -38,6 +38,8 @@ from bilevax.schedule import Rates, as_rates
 LARGEST_MATRIX, MOST_NUMBERS = 512, 2**25  # variables, and numbers in all, up to which H_i are kept as matrices
 FIRST_TASKS, GROWTH = 64, 4  # with at least so many times more tasks than that, a run begins with these
 NOISE = 0.5  # of ∇F, up to which no more tasks are asked for
+FIRST_FALL = 0.1  # of |F|: what the first step would bring were F linear; where x saturates, a longer one is for good
+STEP_GROWTH = 10.0  # a step is at most so many times as long as the last one that was taken, for the same reason
 ARMIJO = 1e-4  # of the fall that ∇F promises, what F must fall by
 REJECTIONS = 12  # points in a row after which L-BFGS forgets what it knows, and again as many after which x stays
 IDLE_STEPS = 4  # steps in a row that lower F by no more than rounding, after which x stays
@@ -93,7 +95,7 @@ def remember(pairs: Pairs, step: Array, change: Array) -> Pairs:
 
 
 def direction(pairs: Pairs, gradient: Array, objective: Array) -> Array:
-    """−B∇F by the two loops of L-BFGS; without pairs as long as would bring F to zero were F linear."""
+    """−B∇F by the two loops of L-BFGS; without pairs as long as would lower F by a tenth of |F| were F linear."""
     count = len(pairs.weights)
 
     def down(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -104,7 +106,7 @@ def direction(pairs: Pairs, gradient: Array, objective: Array) -> Array:
     q, alphas = jax.lax.fori_loop(0, count, down, (gradient, jnp.zeros_like(pairs.weights)))
     last = pairs.weights[0] * (pairs.changes[0] @ pairs.changes[0])
     square = gradient @ gradient
-    unknown = jnp.where(objective == 0, 1, jnp.abs(objective)) / jnp.where(square == 0, 1, square)
+    unknown = FIRST_FALL * jnp.where(objective == 0, 1, jnp.abs(objective)) / jnp.where(square == 0, 1, square)
     r = q * jnp.where(last > 0, 1 / jnp.where(last > 0, last, 1), unknown)
 
     def up(k: Array, r: Array) -> Array:
@@ -257,6 +259,9 @@ def accept(known: Own, before: Own, x: Array, is_first: Bool[Array, ""], roundin
     pairs = jax.tree.map(lambda leaf: jnp.where(descends, leaf, 0), pairs)
     steepest = direction(jax.tree.map(jnp.zeros_like, pairs), gradient, known.objective)
     toward = jnp.where(descends, toward, steepest)
+    longest = STEP_GROWTH * jnp.linalg.norm(trial - x)
+    length = jnp.linalg.norm(toward)
+    toward = jnp.where(is_first | (length <= longest), toward, longest / jnp.where(length > 0, length, 1) * toward)
     is_idle = before.objective - known.objective <= rounding
     idle_steps = jnp.where(is_idle, before.search.idle_steps + 1, 0)
     return known._replace(pairs=pairs, search=Search(trial + toward, gradient @ toward, jnp.int32(0), idle_steps))

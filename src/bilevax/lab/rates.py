@@ -56,8 +56,9 @@ def _svrb(upper: Any, lower: Any, mixing: Any, batch: int) -> Algorithm:
 
 
 def _rsvrb(upper: Any, lower: Any, mixing: Any, batch: int, share: float) -> Algorithm:
-    """RSVRB with the same schedules, scaled with the share of tasks that a step looks at."""
+    """RSVRB with the same schedules, scaled with the share of tasks that a step looks at: one."""
     return rsvrb(
+        tasks_per_step=1,
         upper_step=power(upper * share, 8, 1 / 3), lower_step=lower * share, relaxation=power(2, 8, 1 / 3),
         mixing=power(mixing * share, 8, 2 / 3), batch_size=batch, initialization="cheap",
     )  # fmt: skip

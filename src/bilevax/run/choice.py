@@ -14,8 +14,8 @@ from bilevax.problem import Problem
 from bilevax.run.plan import Budget
 
 LOOKS = 20  # at all samples, that a run by full looks should be able to afford
-PASSES = 30  # over all numbers, in one look
-NUMBERS_A_SECOND = 5e8  # that one core gets through, about
+PASSES = 20  # over all numbers, in one look
+NUMBERS_A_SECOND = 2e9  # that a processor gets through, about
 
 
 # One object each, so that the next run on such a problem compiles nothing.
