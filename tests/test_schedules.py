@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import bilevax as bx
+from bilevax.algorithms.frame import rate_at
 from bilevax.schedule import Found, Scales
 
 SCALES = Scales(1.0, 1.0, 1.0, 1.0)
@@ -42,7 +43,8 @@ def for_unit_scales(rate):
     """A number or a schedule, of what may have to be found."""
     if not isinstance(rate, Found):
         return rate
-    return (lambda t: rate.at(SCALES, t)) if rate.exponent else rate.at(SCALES, 1)
+    value = lambda t: rate_at(float, SCALES, t, rate)
+    return value if rate.exponent else value(1)
 
 
 @pytest.mark.parametrize("name", [facts.name for facts in bx.list_algorithms()])

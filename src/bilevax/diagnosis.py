@@ -13,6 +13,7 @@ from jaxtyping import Array
 
 from bilevax import arguments, device, draw, identity
 from bilevax.algorithms.contract import DESCRIPTIONS
+from bilevax.algorithms.frame import rate_at
 from bilevax.draw import Data, NoData
 from bilevax.exact import evaluation, lower
 from bilevax.problem import Problem
@@ -227,7 +228,9 @@ def _rates(problem: Problem, seed: int) -> dict[str, dict[str, float]]:
         defaults = inspect.signature(DESCRIPTIONS[name].factory).parameters
         scales = find(problem, jax.random.key(seed), defaults["batch_size"].default, 1.0)[0]._replace(share=share)
         rates = {rate: parameter.default for rate, parameter in defaults.items()}
-        found[name] = {rate: float(value.at(scales, 1)) for rate, value in rates.items() if isinstance(value, Found)}
+        found[name] = {
+            rate: float(rate_at(float, scales, 1, value)) for rate, value in rates.items() if isinstance(value, Found)
+        }
     return found
 
 

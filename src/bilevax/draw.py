@@ -188,9 +188,10 @@ class Sampling:
                 f"task_probabilities must have one entry for each of the {m} tasks; got {len(self.probabilities)}."
             )
 
-    def tasks_of(self, source: Source) -> int:
-        """B for this problem."""
-        return min(FEW_TASKS, source.num_tasks) if self.tasks_per_step is None else self.tasks_per_step
+    def portion(self, source: Source) -> tuple[int | None, float]:
+        """Samples of a task, `None` for all, and the share of the tasks, that a step looks at."""
+        tasks = self.tasks_per_step or min(FEW_TASKS, source.num_tasks)
+        return self.batch_size, tasks / source.num_tasks
 
 
 def check_probabilities(probabilities: Any) -> None:
@@ -273,7 +274,8 @@ def draw_step(source: Source, sampling: Sampling, key: Key[Array, ""]) -> Draw:
 
     All from one call for random bits: a call costs more than its bits.
     """
-    m, size = source.num_tasks, sampling.tasks_of(source)
+    m = source.num_tasks
+    size = sampling.tasks_per_step or min(FEW_TASKS, m)
     batch = size * (sampling.batch_size or 0)
     upper_words = 0 if isinstance(source.upper_data, NoData) else batch
     lower_words = 0 if isinstance(source.lower_data, NoData) else batch

@@ -83,15 +83,6 @@ class Found:
             parts.append(f"({self.offset:g}/({self.offset:g} + t))^{self.exponent:.3g}")
         return f"found({'·'.join(parts)})"
 
-    def at(self, scales: Scales, t: Any) -> Any:
-        """Its value in step t."""
-        unit = {"step": scales.step, "1/smoothness": 1 / scales.smoothness, "1": scales.one}[self.unit]
-        value = self.factor * unit * scales.share**self.share_power * scales.condition**self.condition_power
-        if not self.exponent:
-            return value
-        since = jnp.asarray(t, jnp.result_type(scales.step))
-        return value * (self.offset / (self.offset + since)) ** self.exponent
-
 
 LOOKS = np.unique(np.geomspace(1, 2**24, 60).astype(np.int32))  # steps at which a function is looked at beforehand
 MOST_LOOKS = 2**17  # values of a function that are looked at in one go

@@ -18,6 +18,7 @@ from jaxtyping import Array
 
 from bilevax import arguments, device
 from bilevax.algorithms.contract import Algorithm
+from bilevax.algorithms.frame import rate_at
 from bilevax.problem import Problem
 from bilevax.run import terminal
 from bilevax.scales import excerpt_objective
@@ -199,7 +200,7 @@ def _row(
 ) -> dict[str, Any]:
     """One setting in the table."""
     named = {f"{name}_factor": value for name, value in factors._asdict().items()}
-    values = {name: float(factors.of(rate).at(scales, 1)) for name, rate in rates.items()}
+    values = {name: float(rate_at(float, scales, 1, factors.of(rate))) for name, rate in rates.items()}
     end = float(last) if np.isfinite(last) else np.nan
     return {**named, **values, "start": start, "first_round": float(first), "last_round": end}
 

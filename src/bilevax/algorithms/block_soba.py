@@ -65,7 +65,7 @@ class BlockSOBA(Method):
 
     def portion(self, problem: Problem) -> tuple[int | None, float]:
         """A batch of each drawn task."""
-        return self.sampling.batch_size, self.sampling.tasks_of(problem) / problem.num_tasks
+        return self.sampling.portion(problem)
 
     def start(self, problem: Problem, key: Key[Array, ""]) -> Start:
         """y_i as the first batch says, h_i = 0; d is the first sample."""

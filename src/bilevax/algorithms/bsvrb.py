@@ -93,7 +93,7 @@ class BSVRB(Method):
 
     def portion(self, problem: Problem) -> tuple[int | None, float]:
         """A batch of each drawn task."""
-        return self.sampling.batch_size, self.sampling.tasks_of(problem) / problem.num_tasks
+        return self.sampling.portion(problem)
 
     def inverse(self, problem: Problem) -> BlockInverse:
         """The given way where ∇²yy g has to be estimated, else what is known of it."""

@@ -108,12 +108,7 @@ class Method(abc.ABC):
 
     def rates_at(self, problem: Problem, state: Any, t: Step) -> Rates:
         """The rates of step t, from numbers, schedules and what was found, in the floating type of the problem."""
-
-        def value(rate: Any) -> Array:
-            now = rate.at(state.scales, t) if isinstance(rate, Found) else rate(t) if callable(rate) else rate
-            return jnp.asarray(now, problem.x0.dtype)
-
-        return jax.tree.map(value, self.rates)
+        return jax.tree.map(partial(rate_at, problem.x0.dtype, state.scales, t), self.rates)
 
     def portion(self, problem: Problem) -> tuple[int | None, float]:
         """Samples of a task, `None` for all, and the share of the tasks, that a step looks at."""
@@ -125,6 +120,17 @@ class Method(abc.ABC):
             return (), Cost(0.0, 0.0, 0.0)
         scales, samples, gradients = measure(problem, key, *self.portion(problem))
         return scales, Cost(samples, gradients, gradients)
+
+
+def rate_at(dtype: Any, scales: Any, t: Any, rate: Any) -> Array:
+    """The value of a rate in step t: a number, a schedule of t, or what is found from the scales of the problem."""
+    if isinstance(rate, Found):
+        unit = {"step": scales.step, "1/smoothness": 1 / scales.smoothness, "1": scales.one}[rate.unit]
+        value = rate.factor * unit * scales.share**rate.share_power * scales.condition**rate.condition_power
+        if rate.exponent:
+            value = value * (rate.offset / (rate.offset + jnp.asarray(t, dtype))) ** rate.exponent
+        return jnp.asarray(value, dtype)
+    return jnp.asarray(rate(t) if callable(rate) else rate, dtype)
 
 
 def check_optimizer(optimizer: Any) -> None:

@@ -108,7 +108,7 @@ class RSVRB(Method):
 
     def portion(self, problem: Problem) -> tuple[int | None, float]:
         """A batch of each drawn task."""
-        return self.sampling.batch_size, self.sampling.tasks_of(problem) / problem.num_tasks
+        return self.sampling.portion(problem)
 
     def start_stages(self, key: Key[Array, ""]) -> PyTree:
         """What decides on the stages; there are none here."""

@@ -22,6 +22,7 @@ from bilevax.algorithms.contract import (
     check_step,
     check_variables,
 )
+from bilevax.algorithms.frame import rate_at
 from bilevax.problem import Problem
 from bilevax.run import terminal, watch
 from bilevax.run.choice import choose
@@ -308,7 +309,7 @@ def _words_on_rates(algorithm: Algorithm, state: Any) -> tuple[str, ...]:
     if not isinstance(scales, Scales):
         return ()
     found = [(name, rate) for name, rate in algorithm.settings.items() if isinstance(rate, Found)]
-    listed = ", ".join(f"{name} = {float(rate.at(scales, jnp.int32(1))):.3g}" for name, rate in found)
+    listed = ", ".join(f"{name} = {float(rate_at(float, scales, 1, rate)):.3g}" for name, rate in found)
     return (
         f"Found when the run started: {listed}; from L_g = {float(scales.smoothness):.3g}, F that falls along its "
         f"gradient up to a step of {float(scales.step):.3g}, and a share of {float(scales.share):.3g} of the tasks.",
