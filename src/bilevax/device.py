@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 
@@ -19,6 +20,12 @@ def available_bytes() -> int | None:
         return int(fields["MemAvailable"].split()[0]) * 1024
     except (OSError, KeyError):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def has_room_for_copy(tree: Any) -> bool:
+    """Whether a copy of all arrays in a tree takes less than an eighth of the memory that is left."""
+    available = available_bytes()
+    return available is None or sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) < available / 8
 
 
 def format_bytes(size: float) -> str:

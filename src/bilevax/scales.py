@@ -125,7 +125,8 @@ def _smoothness(problem: Problem, key: Key[Array, ""], size: int | None) -> Floa
         v = jax.lax.fori_loop(0, PRODUCTS, lambda _, v: unit(second(v)[1]), unit(start))
         return jnp.linalg.norm(second(v)[1])
 
-    return jnp.maximum(jax.vmap(of_task)(evenly(problem.num_tasks, SMOOTHNESS_TASKS)).max(), problem.strong_convexity)
+    each = jax.lax.map(of_task, evenly(problem.num_tasks, SMOOTHNESS_TASKS), batch_size=8)  # all samples may be many
+    return jnp.maximum(each.max(), problem.strong_convexity)
 
 
 def measure(problem: Problem, key: Key[Array, ""], size: int | None, share: float) -> tuple[Scales, Any, Any]:

@@ -105,7 +105,7 @@ def bsa(
 
     - `upper_step` (α_k), `lower_step` (β_k): numbers or schedules of the step; `inner_steps` (t_k): a whole number, or
       a function of the step, by default ⌈√k⌉.
-    - `neumann_step` (ϑ): at most 1/L_g, to be given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
+    - `neumann_step` (ϑ): at most 1/L_g, found where not given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
     - `batch_size`: samples of every task for each gradient and each factor.
 
     All tasks are looked at in every step. Source: Ghadimi, Wang,

@@ -53,7 +53,7 @@ def mrbo(
 
     - `upper_step` (α), `lower_step` (β): numbers or schedules of the step. `mixing`: β_g for ∇y g (as `Mixing.g_y`) and
       β_f for the hypergradient (`direction`).
-    - `neumann_step` (ϑ): at most 1/L_g, to be given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
+    - `neumann_step` (ϑ): at most 1/L_g, found where not given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
     - `batch_size`: samples of every task for each gradient and each factor.
 
     All tasks are looked at in every step. Source: Yang, Ji, Liang,

@@ -61,7 +61,7 @@ def stocbio(
     """StocBio: D steps on y, h = ϑ Σ_q Π_{k≤q}(I − ϑ∇²yy g)∇y f, x ← x − α(∇x f − ∇²xy g·h).
 
     - `upper_step` (α), `lower_step` (β): numbers or schedules of the step; `inner_steps` (D).
-    - `neumann_step` (ϑ): at most 1/L_g, to be given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
+    - `neumann_step` (ϑ): at most 1/L_g, found where not given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
     - `neumann_shrink`: by how much the batch of a factor is smaller than that of the one before, in the paper 1 − ϑλ;
       together the factors take Q batches.
     - `batch_size`: samples of every task for each gradient; the rate asks for O(ε⁻²).

@@ -91,8 +91,8 @@ def svrb(
 ) -> Algorithm:
     """SVRB, Algorithm 1: z = u − V H⁻¹ v, x ← x − η_t γ z, y ← y − τ_t τ w.
 
-    The default schedules are Theorem 1's: η_t = τ_t = c/(c_0 + t)^{1/3} and β_t proportional to η_t². Source: Guo, Hu,
-    Zhang, Yang, Algorithm 1.
+    Schedules that are not given are Theorem 1's, with a scale that is found: η_t and τ_t ∝ (c_0 + t)^(−1/3), and β_t
+    proportional to η_t². Source: Guo, Hu, Zhang, Yang, Algorithm 1.
     """
     settings = dict(locals())
     method = SVRB(

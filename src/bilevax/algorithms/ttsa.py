@@ -50,7 +50,7 @@ def ttsa(
     """TTSA: y ← y − β_k ∇y g, h = Qϑ Π(I − ϑ∇²yy g)∇y f of random length, x ← x − α_k(∇x f − ∇²xy g·h).
 
     - `upper_step` (α_k), `lower_step` (β_k): numbers or schedules of the step, by default ∝ k^(−3/5) and k^(−2/5).
-    - `neumann_step` (ϑ): at most 1/L_g, to be given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
+    - `neumann_step` (ϑ): at most 1/L_g, found where not given; `neumann_terms` (Q): the bias is (1 − ϑλ)^Q.
     - `batch_size`: samples of every task for each gradient and each factor.
 
     All tasks are looked at in every step. Source: Hong, Wai, Wang,

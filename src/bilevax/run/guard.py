@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
+from bilevax import device
 from bilevax.problem import Problem
 from bilevax.scales import excerpt_objective
 from bilevax.schedule import Scales
@@ -48,8 +49,11 @@ class Guard:
 
     @classmethod
     def of(cls, run: Guarded) -> "Guard | None":
-        """A guard for a run whose rates were found, where F can be told at its start; the first look is compiled."""
-        if not isinstance(getattr(run.state, "scales", None), Scales):
+        """A guard for a run whose rates were found, where F can be told at its start; the first look is compiled.
+
+        None where a second copy of the state may not fit in memory.
+        """
+        if not isinstance(getattr(run.state, "scales", None), Scales) or not device.has_room_for_copy(run.state):
             return None
         F = _look(run)
         return cls(F, F, _copy(run.state), max(FIRST_LOOK, 2 * run.steps)) if math.isfinite(F) else None

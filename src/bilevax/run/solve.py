@@ -75,9 +75,7 @@ class _Run:
 
     def _save(self) -> None:
         """Keep a copy of the state, unless it is so large that two of them may not fit."""
-        available = device.available_bytes()
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(self.state))
-        if available is None or size < available / 8:
+        if device.has_room_for_copy(self.state):
             self.saved = replace(self, state=jax.tree.map(jnp.copy, self.state), saved=None)
 
     def look(self) -> None:

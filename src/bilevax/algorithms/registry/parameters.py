@@ -8,14 +8,14 @@ from typing import Any
 WIDTH = 116
 
 SHARED = {
-    "upper_step": "the step of x, a number or a schedule: a function of the step t = 1, 2, ...",
-    "lower_step": "the step of every y_i, a number or a schedule.",
+    "upper_step": "the step of x, a number or a schedule: a function of the step t = 1, 2, ...; found where not given.",
+    "lower_step": "the step of every y_i, a number or a schedule; found where not given.",
     "relaxation": "τ_t, the part of the step of y that is taken, a number in (0, 1] or a schedule.",
     "mixing": (
         "the weight β of the fresh sample in each estimate, a number in (0, 1] or a schedule; a `bilevax.Mixing` has "
         "one for each estimate."
     ),
-    "tasks_per_step": "tasks drawn in a step.",
+    "tasks_per_step": "tasks drawn in a step; by default ten, or all where there are fewer.",
     "batch_size": "samples of each task and each loss in a step, `None` for all there are.",
     "task_probabilities": "p, with which tasks are drawn; by default they are drawn uniformly, without replacement.",
     "upper_optimizer": (
@@ -36,7 +36,7 @@ SHARED = {
     ),
     "inner_steps": "steps of y for each step of x.",
     "inverse_step": "the step of h, a number or a schedule; by default that of y.",
-    "neumann_step": "ϑ of the Neumann series, at most 1/L_g, to be given.",
+    "neumann_step": "ϑ of the Neumann series, at most 1/L_g; found where not given.",
     "neumann_terms": "Q, the length of the Neumann series: the bias is (1 − ϑλ)^Q.",
 }
 
