@@ -318,10 +318,11 @@ def rsvrb(
 
     - `upper_step` (η_t γ), `lower_step` (τ), `relaxation` (τ_t) and `mixing` (β): numbers, or schedules of
       the step t = 1, 2, ..., which must stay in range as long as the run goes on. `mixing`
-      can be a `bilevax.Mixing` with one for each estimate. What is not given is found, in the shape of Theorem 2: all in
-      proportion to the share of tasks that a step looks at, the step of y about 1/(3 L_g).
-    - `tasks_per_step`: tasks drawn in a step, by default ten or all; `batch_size`: samples for each of them and each loss, `None`
-      for all there are. `task_probabilities` (p): by default uniform and without replacement.
+      can be a `bilevax.Mixing` with one for each estimate. What is not given is found, in the shape of
+      Theorem 2: in proportion to the share of tasks that a step looks at, the step of y about 1/(3 L_g).
+    - `tasks_per_step`: tasks drawn in a step, by default ten or all; `batch_size`: samples for each of them
+      and each loss, `None` for all there are. `task_probabilities` (p): by default uniform and without
+      replacement.
     - `upper_optimizer`: an optax transformation that takes d and gives the change of x; `upper_step` is
       then not used.
     - `curvature`: what is kept of ∇²g, `bilevax.curvature.dense` (matrices, any loss with small d'), `linear_model`
