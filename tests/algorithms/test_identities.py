@@ -174,7 +174,7 @@ def tiny(p, size):
 
 def all_caught_up(problem, method, state):
     """Every task of a state, up to date."""
-    rates_at = partial(method.rates_at, problem, state.own)
+    rates_at = partial(method.rates_at, problem, state)
     _, eras = tasks.tick(state.own.clock, state.tables.eras, rates_at(state.step))
     catch_up = partial(family.catch_up, problem, dense, rates_at, state.own.clock, eras)
     return jax.vmap(catch_up)(state.tables.tasks, jax.vmap(problem.bounds_of)(jnp.arange(problem.num_tasks)))
@@ -197,7 +197,7 @@ def weighted_outcomes(m, size, p):
 @pytest.mark.parametrize(("p", "size"), [(None, 1), (None, 2), ([0.2, 0.3, 0.5], 1), ([0.2, 0.3, 0.5], 2)])
 def test_every_estimator_is_unbiased(p, size):
     problem, method, state = tiny(p, size)
-    mixing = method.rates_at(problem, state.own, state.step).mixing
+    mixing = method.rates_at(problem, state, state.step).mixing
     every = all_caught_up(problem, method, state)
     current = [jax.tree.map(lambda leaf, i=i: leaf[i], every) for i in range(3)]
     samples = list(itertools.product(range(2), range(2)))  # every ξ and ζ of one task, equally likely

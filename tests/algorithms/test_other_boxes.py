@@ -20,7 +20,7 @@ STEPS = 40
 SIZE = 3
 THETA, TERMS = 0.4, 4
 CHEAP = {"initialization": "cheap", "batch_size": SIZE}
-STEPS = {"upper_step": 0.1, "lower_step": 0.1}
+FIXED = {"upper_step": 0.1, "lower_step": 0.1}  # where steps do not matter, but must not be looked for
 ALPHA, BETA = bx.power(0.4, 3, 0.5), bx.power(0.8, 3, 0.4)
 MIX = bx.power(1.5, 4, 2 / 3)
 RATES = {"upper_step": ALPHA, "lower_step": BETA}
@@ -246,7 +246,7 @@ def test_a_plain_optax_step_is_the_plain_step(name):
 
 def test_the_theorems_start_solves_every_lower_problem():
     problem = Model(3).problem()
-    state = jax.jit(bx.soba(**STEPS).init)(problem, KEY)
+    state = jax.jit(bx.soba(**FIXED).init)(problem, KEY)
     gradients = all_tasks.lower_gradients(problem, state.x, state.own.y, None)
     assert float(jnp.abs(gradients).max()) < 1e-10
     assert int(state.initial_cost.samples) == 3 * 6
@@ -257,11 +257,11 @@ def test_the_theorems_start_solves_every_lower_problem():
 def test_what_is_kept_at_the_start_is_counted():
     problem = Model(3).problem()
     cost = lambda algorithm: tuple(map(float, jax.jit(algorithm.init)(problem, KEY).initial_cost))
-    mixed = {**STEPS, **CHEAP, "mixing": 0.1}
+    mixed = {**FIXED, **CHEAP, "mixing": 0.1}
     assert cost(bx.stable(**mixed)) == (3 * SIZE, 0, 3 * SIZE * 2 * 2)
-    assert cost(bx.saba(**STEPS, **CHEAP)) == (3 * 12, 3 * 12, 2 * 3 * 6)
+    assert cost(bx.saba(**FIXED, **CHEAP)) == (3 * 12, 3 * 12, 2 * 3 * 6)
     assert cost(bx.bsvrb_v2(**mixed)) == (3 * 2 * SIZE, 3 * 2 * SIZE, 2 * 3 * SIZE)
-    assert cost(bx.srba(**STEPS, **CHEAP)) == cost(bx.mrbo(**SERIES, **mixed)) == (0, 0, 0)
+    assert cost(bx.srba(**FIXED, **CHEAP)) == cost(bx.mrbo(**SERIES, **mixed)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("x64", [False, True])
@@ -269,7 +269,7 @@ def test_a_neumann_step_of_any_type_leaves_float32_as_it_is(x64):
     with jax.enable_x64(x64):
         problem = Model(2).problem(np.float32)
         for name in ("ttsa", "mrbo"):
-            algorithm = getattr(bx, name)(neumann_step=np.float64(0.3), neumann_terms=3, batch_size=2, **STEPS)
+            algorithm = getattr(bx, name)(neumann_step=np.float64(0.3), neumann_terms=3, batch_size=2, **FIXED)
             state = jax.jit(algorithm.init)(problem, jax.random.key(0))
             after, info = jax.jit(algorithm.step)(problem, state, jax.random.key(1))
             assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, state)
