@@ -4,6 +4,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -47,7 +48,12 @@ class Report:
     scales: dict[str, float] = field(default_factory=dict)
     convexity: float = float("nan")
     smoothness: float = float("nan")
-    rates: dict[str, dict[str, float]] = field(default_factory=dict)
+    find_rates: Callable[[], dict[str, dict[str, float]]] = dict
+
+    @cached_property
+    def rates(self) -> dict[str, dict[str, float]]:
+        """The rates that some algorithms would find; looked for when they are first asked for."""
+        return self.find_rates()
 
     @property
     def ok(self) -> bool:
@@ -220,7 +226,7 @@ def _findings(problem: Problem, points: _Point, report: Report) -> Iterator[Find
 
 
 def _rates(problem: Problem, seed: int) -> dict[str, dict[str, float]]:
-    """The rates that some algorithms would find, in their first step."""
+    """The rates that some algorithms would find, in their first step, in the precision of the problem."""
     find = jax.jit(measure, static_argnums=(2, 3))
     few = min(draw.FEW_TASKS, problem.num_tasks) / problem.num_tasks
     found = {}
@@ -250,11 +256,10 @@ def check(problem: Problem, *, points: int = 5, seed: int = 0) -> Report:
     arguments.count("seed", seed, least=0)
     _check_room(problem, points)
     identity.check_losses(problem)
+    report = Report(find_rates=partial(_rates, problem, seed))
     with jax.enable_x64(True):
         problem = _in_float64(problem)
         places = _points(problem, points, seed)
-        report = Report()
         report.findings += _findings(problem, places, report)
-        report.rates = _rates(problem, seed)
         report.scales = {name: float(norms.max()) for name, norms in _at_all(_scales, problem, places).items()}
     return report
