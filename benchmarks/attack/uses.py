@@ -180,6 +180,7 @@ def _inner_steps(thing, value):
 
 inner_steps = Rule(_inner_steps, (plain("two inner steps, as a function", lambda t: 2, "count schedule"),))
 
+CHEAP = {"initialization": "cheap", "batch_size": 2}
 RULES = {
     "upper_step": schedule(positive, "positive"),
     "lower_step": schedule(positive, "positive"),
@@ -193,7 +194,7 @@ RULES = {
     "inner_steps": count(),
     "first_stage": count(),
     "restart_from": choice("last", "random"),
-    "tasks_per_step": count(most=TASKS),
+    "tasks_per_step": optional(count(most=TASKS)),
     "batch_size": batch,
     "task_probabilities": probabilities,
     "upper_optimizer": optimizer,
@@ -220,7 +221,7 @@ def algorithms():
     for name in DESCRIPTIONS:
         factory = getattr(bx, name)
         parameters = inspect.signature(factory).parameters
-        given = {"initialization": "cheap", "batch_size": 2}
+        given = {name: value for name, value in CHEAP.items() if name in parameters}
         if "neumann_step" in parameters:
             given["neumann_step"] = 0.1
         rules = {parameter: SPECIAL.get((name, parameter), RULES[parameter]) for parameter in parameters}
