@@ -13,6 +13,11 @@ the next x' is on the way there. With an optax optimizer every x' is taken. Ther
 tells the noise of their mean: where it is more than half of ∇F, ‖∇F‖² < 4 Var/k, there are more from then on, as many
 as it asks for, up to all.
 
+*Several minima.* Where a tangent of F was seen to lie above it, or a second descent (where the first was cheap) ended
+elsewhere, F is not convex. Then a run that has come to its end goes down again: from random points around x_0, as far
+away as the best end is or half, a quarter, an eighth as far, and once from x_0 with a first step ten times shorter. The
+best end counts.
+
 Pedregosa, Hyperparameter Optimization with Approximate Gradient, 2016; Nocedal, Wright, Numerical Optimization, 2006,
 Algorithms 7.4 and 7.5 for L-BFGS; Byrd, Chin, Nocedal, Wu, Sample Size Selection, 2012, for the growth.
 """
@@ -29,28 +34,24 @@ from jaxtyping import Array, Bool, Float, Int, Key
 from bilevax import arguments, chunks, draw
 from bilevax.algorithms.contract import Algorithm, Cost, Variables, described
 from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble
+from bilevax.algorithms.parts.lbfgs import StepPairs, direction, remember
 from bilevax.algorithms.registry.tuning import Tuning
 from bilevax.algorithms.start import all_tasks
-from bilevax.exact.follow import INVERSE_SHARE, Followed, follow, invert
+from bilevax.exact.follow import INVERSE_SHARE, LowerPoint, follow, invert
 from bilevax.problem import Problem
 from bilevax.schedule import Rates, as_rates
 
 LARGEST_MATRIX, MOST_NUMBERS = 512, 2**25  # variables, and numbers in all, up to which H_i are kept as matrices
 FIRST_TASKS, GROWTH = 64, 4  # with at least so many times more tasks than that, a run begins with these
 NOISE = 0.5  # of ∇F, up to which no more tasks are asked for
-FIRST_FALL = 0.1  # of |F|: what the first step would bring were F linear; where x saturates, a longer one is for good
-STEP_GROWTH = 10.0  # a step is at most so many times as long as the last one that was taken, for the same reason
+FIRST_FALL = 0.01  # of |F|: what the first step would bring were F linear; where x saturates, a longer one is for good
+SHORTER = 0.1  # times as long as the first step of other descents is that of the third one, from x_0 again
+CHEAP = 1e8  # numbers looked at, about a second: a first descent that took less is followed by another one in any case
+ROUGHLY = 1e-3  # of both slopes along a step: by how much F may miss a tangent and still pass for convex
+STEP_GROWTH = 3.0  # a step is at most so many times as long as the last one; so long where F curved downwards there
 ARMIJO = 1e-4  # of the fall that ∇F promises, what F must fall by
 REJECTIONS = 12  # points in a row after which L-BFGS forgets what it knows, and again as many after which x stays
 IDLE_STEPS = 4  # steps in a row that lower F by no more than rounding, after which x stays
-
-
-class Pairs(NamedTuple):
-    """What L-BFGS remembers, the last first: changes of x and of ∇F, and one over their product; zero: nothing."""
-
-    steps: Float[Array, "k d"]
-    changes: Float[Array, "k d"]
-    weights: Float[Array, " k"]
 
 
 class Search(NamedTuple):
@@ -62,21 +63,32 @@ class Search(NamedTuple):
     idle_steps: Int[Array, ""]
 
 
+class Best(NamedTuple):
+    """The best end of a descent so far, y in the order of looks, F there (∞: none), and how many have ended."""
+
+    x: Float[Array, " d"]
+    y: Float[Array, "m dy"]
+    objective: Float[Array, ""]
+    descents: Int[Array, ""]
+
+
 class Own(NamedTuple):
     """What is known at x: y_i, h_i and an earlier H_i⁻¹ in the order of looks, F and ∇F, and where to look next."""
 
-    tasks: Followed
+    tasks: LowerPoint
     order: Int[Array, " m"]  # the tasks, in the order in which they are looked at
     chunks: Int[Array, ""]  # of tasks that are looked at by now
     is_stale: Bool[Array, ""]  # the H_i⁻¹, so that they are made anew
     share: Float[Array, ""]  # of ∇y f that may be left where h is solved for: less, the closer ∇F is to zero
     objective: Float[Array, ""]
     gradient: Float[Array, " d"]
-    pairs: Pairs
+    pairs: StepPairs
     search: Search
+    bends: Bool[Array, ""]  # whether F was seen not to be convex, so that there may be several minima
+    best: Best
 
 
-class Seen(NamedTuple):
+class Means(NamedTuple):
     """Means over the tasks looked at: F, ∇F, ‖∇F_i‖², how long the parts of ∇F_i are, and products with H_i."""
 
     objective: Float[Array, ""]
@@ -86,36 +98,6 @@ class Seen(NamedTuple):
     products: Float[Array, ""]
 
 
-def remember(pairs: Pairs, step: Array, change: Array) -> Pairs:
-    """The pairs with a new one, unless F curves the wrong way along it."""
-    product = step @ change
-    is_useful = product > 1e-6 * jnp.linalg.norm(step) * jnp.linalg.norm(change)
-    push = lambda old, new: jnp.where(is_useful, jnp.concatenate([new[None], old[:-1]]), old)
-    return Pairs(push(pairs.steps, step), push(pairs.changes, change), push(pairs.weights, 1 / product))
-
-
-def direction(pairs: Pairs, gradient: Array, objective: Array) -> Array:
-    """−B∇F by the two loops of L-BFGS; without pairs as long as would lower F by a tenth of |F| were F linear."""
-    count = len(pairs.weights)
-
-    def down(k: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        q, alphas = carry
-        alpha = pairs.weights[k] * (pairs.steps[k] @ q)
-        return q - alpha * pairs.changes[k], alphas.at[k].set(alpha)
-
-    q, alphas = jax.lax.fori_loop(0, count, down, (gradient, jnp.zeros_like(pairs.weights)))
-    last = pairs.weights[0] * (pairs.changes[0] @ pairs.changes[0])
-    square = gradient @ gradient
-    unknown = FIRST_FALL * jnp.where(objective == 0, 1, jnp.abs(objective)) / jnp.where(square == 0, 1, square)
-    r = q * jnp.where(last > 0, 1 / jnp.where(last > 0, last, 1), unknown)
-
-    def up(k: Array, r: Array) -> Array:
-        k = count - 1 - k
-        return r + (alphas[k] - pairs.weights[k] * (pairs.changes[k] @ r)) * pairs.steps[k]
-
-    return -jax.lax.fori_loop(0, count, up, r)
-
-
 @dataclass(frozen=True, eq=False)
 class Implicit(Method):
     """Full-batch implicit differentiation with its settings."""
@@ -123,6 +105,7 @@ class Implicit(Method):
     rates: Rates
     optimizer: Optimizer
     memory: int
+    descents: int
 
     def chunk(self, problem: Problem) -> int:
         """Tasks that are looked at side by side."""
@@ -149,30 +132,31 @@ class Implicit(Method):
         none = jnp.zeros((self.memory, problem.dim_x), dtype)
         zero = jnp.zeros((), dtype)
         own = Own(
-            tasks=Followed(y, jnp.zeros_like(y), jnp.zeros((m, *shape), dtype)), order=order, chunks=jnp.int32(first),
+            tasks=LowerPoint(y, jnp.zeros_like(y), jnp.zeros((m, *shape), dtype)), order=order, chunks=jnp.int32(first),
             is_stale=jnp.asarray(True), share=jnp.asarray(INVERSE_SHARE, dtype), objective=zero + jnp.inf,
-            gradient=jnp.zeros_like(x), pairs=Pairs(none, none, jnp.zeros(self.memory, dtype)),
-            search=Search(x, zero, jnp.int32(0), jnp.int32(0)),
+            gradient=jnp.zeros_like(x), pairs=StepPairs(none, none, jnp.zeros(self.memory, dtype)),
+            search=Search(x, zero, jnp.int32(0), jnp.int32(0)), bends=jnp.asarray(False),
+            best=Best(x, y, zero + jnp.inf, jnp.int32(0)),
         )  # fmt: skip
         nothing = jnp.asarray(0.0)
         return Start(own, (), Cost(nothing, nothing, nothing))
 
-    def renew(self, problem: Problem, x: Array, own: Own) -> Followed:
+    def renew(self, problem: Problem, x: Array, own: Own) -> LowerPoint:
         """H_i⁻¹ at x of every task that is looked at, or of the diagonals where matrices would be too much."""
         as_matrix = own.tasks.near.ndim == 3
 
-        def of_task(k: Array, task: Followed) -> tuple[tuple[()], Followed]:
+        def of_task(k: Array, task: LowerPoint) -> tuple[tuple[()], LowerPoint]:
             return (), task._replace(near=invert(problem, x, task.y, own.order[k], as_matrix))
 
         return chunks.mean_of_first(of_task, own.tasks, own.chunks, self.chunk(problem))[1]
 
-    def look(self, problem: Problem, x: Array, own: Own) -> tuple[Seen, Followed]:
+    def look(self, problem: Problem, x: Array, own: Own) -> tuple[Means, LowerPoint]:
         """F and ∇F at x, with the lower problems going on from where they were."""
 
-        def of_task(k: Array, task: Followed) -> tuple[Seen, Followed]:
+        def of_task(k: Array, task: LowerPoint) -> tuple[Means, LowerPoint]:
             term, y, h = follow(problem, x, task, own.order[k], share=own.share)
             square = term.gradient @ term.gradient
-            return Seen(term.objective, term.gradient, square, term.size, term.products), task._replace(y=y, h=h)
+            return Means(term.objective, term.gradient, square, term.size, term.products), task._replace(y=y, h=h)
 
         return chunks.mean_of_first(of_task, own.tasks, own.chunks, self.chunk(problem))
 
@@ -184,7 +168,7 @@ class Implicit(Method):
         gradients = jnp.maximum(upper, least) + 3 * jnp.maximum(lower, least)
         return Cost(part * (upper + lower), part * gradients, part * jnp.maximum(lower, least) * products.astype(float))
 
-    def chunks_asked_for(self, problem: Problem, own: Own, seen: Seen, ends: Bool[Array, ""]) -> Int[Array, ""]:
+    def chunks_asked_for(self, problem: Problem, own: Own, seen: Means, ends: Bool[Array, ""]) -> Int[Array, ""]:
         """As many chunks of tasks as make the noise of ∇F small enough; four times as many where x `ends` to move."""
         whole = self.all_chunks(problem)
         if not self.grows(problem):
@@ -216,58 +200,117 @@ class Implicit(Method):
             gradient=seen.gradient,
         )
         if self.optimizer is not None:
-            moved = move(seen.gradient)
-            number = self.chunks_asked_for(problem, own, seen, jnp.asarray(False))
-            known = known._replace(
-                chunks=number, is_stale=known.is_stale | (number > own.chunks), search=search._replace(trial=moved.x)
-            )
-            return Change(moved, known, cost, (seen.objective, tasks.y))
-
+            return self.take(problem, own, known, seen, move(seen.gradient), cost)
         is_first = jnp.isinf(own.objective)
         is_finite = jnp.isfinite(seen.objective) & jnp.isfinite(seen.gradient @ seen.gradient)
         rounding = 10 * eps * jnp.abs(seen.objective)
         is_good = is_finite & (seen.objective <= own.objective + ARMIJO * search.slope + rounding)
+        own = own._replace(bends=own.bends | (is_finite & ~is_first & is_above(own, seen, state.x, rounding)))
+        known = known._replace(bends=own.bends)
         taken, refused = accept(known, own, state.x, is_first, rounding), reject(own, seen, state.x, is_finite)
         refused = refused._replace(is_stale=known.is_stale)
         after = jax.tree.map(lambda a, b: jnp.where(is_good, a, b), taken, refused)
         x = jnp.where(is_good, search.trial, state.x)
         ends = (after.search.rejections >= 2 * REJECTIONS) | (after.search.idle_steps >= IDLE_STEPS)
         ends |= is_good & (after.search.slope == 0)
+        is_lost = is_first & ~is_finite & (own.best.descents > 0)  # a start of this method's own
+        ends |= is_lost
+        after, grows = self.grow(problem, x, after, seen, is_good, ends)
+        ends &= ~grows
+        x, after, again = jax.lax.cond(
+            ends, lambda: self.conclude(problem, x, after, key, state.step), lambda: (x, after, jnp.asarray(False))
+        )
+        is_valid = is_finite | ~is_first | is_lost
+        return Change(Move(x, state.optimizer, is_valid), after, cost, (), converged=ends & ~again)
+
+    def take(self, problem: Problem, own: Own, known: Own, seen: Means, moved: Move, cost: Cost) -> Change:
+        """The step of an optimizer, which takes every point."""
+        number = self.chunks_asked_for(problem, own, seen, jnp.asarray(False))
+        is_stale, search = known.is_stale | (number > own.chunks), own.search._replace(trial=moved.x)
+        after = known._replace(chunks=number, is_stale=is_stale, search=search)
+        return Change(moved, after, cost, (seen.objective, known.tasks.y))
+
+    def grow(
+        self, problem: Problem, x: Array, own: Own, seen: Means, is_good: Bool[Array, ""], ends: Bool[Array, ""]
+    ) -> tuple[Own, Bool[Array, ""]]:
+        """More tasks from the next look on, at x again, where their noise asks for it; and whether it does."""
         asked = self.chunks_asked_for(problem, own, seen, ends)
         grows = (asked > own.chunks) & (is_good | ends)
-        anew = Search(x, jnp.zeros((), dtype), jnp.int32(0), jnp.int32(0))
-        after = after._replace(
-            chunks=jnp.where(grows, asked, own.chunks),
-            is_stale=after.is_stale | grows,
-            objective=jnp.where(grows, jnp.inf, after.objective),
-            search=jax.tree.map(lambda a, b: jnp.where(grows, a, b), anew, after.search),
-        )
-        return Change(Move(x, state.optimizer, is_finite | ~is_first), after, cost, (), converged=ends & ~grows)
+        put = lambda new, old: jnp.where(grows, new, old)
+        anew = Search(x, jnp.zeros((), x.dtype), jnp.int32(0), jnp.int32(0))
+        return own._replace(
+            chunks=put(asked, own.chunks), is_stale=own.is_stale | grows, objective=put(jnp.inf, own.objective),
+            search=jax.tree.map(put, anew, own.search),
+        ), grows  # fmt: skip
+
+    def conclude(
+        self, problem: Problem, x: Array, own: Own, key: Key[Array, ""], looks: Int[Array, ""]
+    ) -> tuple[Array, Own, Bool[Array, ""]]:
+        """A descent has ended: keep the better end; then a start anew, or that end where no further descent is due.
+
+        The second one is due as well where the first was cheap; if it ends elsewhere, F is not convex.
+        """
+        is_better, number = own.objective < own.best.objective, own.best.descents + 1
+        keep = lambda new, old: jnp.where(is_better, new, old)
+        best = Best(keep(x, own.best.x), keep(own.tasks.y, own.best.y), keep(own.objective, own.best.objective), number)
+        is_elsewhere = (number == 2) & (jnp.abs(own.objective - own.best.objective) > ROUGHLY * jnp.abs(best.objective))
+        is_cheap = (number == 1) & (looks.astype(x.dtype) < CHEAP / (problem.num_tasks * problem.work))
+        bends = own.bends | is_elsewhere
+        again = (bends | is_cheap) & (number < self.descents)
+        distance = jnp.linalg.norm(best.x - problem.x0) / problem.dim_x**0.5
+        around = jax.random.normal(key, best.x.shape, best.x.dtype)
+        spread = jnp.where(number == 2, 0, 0.5 ** (number % 4).astype(distance.dtype))
+        start = problem.x0 + spread * distance * around
+        y0 = jax.vmap(problem.y0_of)(own.order)
+        put = lambda new, old: jnp.where(again, new, old)
+        tasks = own.tasks._replace(y=put(y0, best.y), h=put(jnp.zeros_like(y0), own.tasks.h))
+        zero, none = jnp.zeros((), problem.dtype), jnp.int32(0)
+        anew = Search(start, zero, none, none)
+        return put(start, best.x), own._replace(
+            tasks=tasks, is_stale=own.is_stale | again, share=put(INVERSE_SHARE, own.share).astype(zero.dtype),
+            objective=put(jnp.inf, best.objective), pairs=jax.tree.map(lambda leaf: put(0, leaf), own.pairs),
+            search=jax.tree.map(put, anew, own.search), best=best, bends=bends,
+        ), again  # fmt: skip
 
     def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
-        """x, and y of every task; of one that was not looked at yet it is y_0."""
-        return Variables(state.x, jnp.zeros_like(state.own.tasks.y).at[state.own.order].set(state.own.tasks.y))
+        """x, and y of every task, or the end of an earlier descent that is better; a task not looked at has y_0."""
+        own = state.own
+        is_behind = own.best.objective < own.objective
+        x, y = jnp.where(is_behind, own.best.x, state.x), jnp.where(is_behind, own.best.y, own.tasks.y)
+        return Variables(x, jnp.zeros_like(y).at[own.order].set(y))
+
+
+def is_above(own: Own, seen: Means, x: Array, rounding: Array) -> Bool[Array, ""]:
+    """Whether a tangent of F, at x or at the point looked at, lies above F at the other one: then F is not convex."""
+    slope, slope_there = own.search.slope, seen.gradient @ (own.search.trial - x)
+    margin = ROUGHLY * (jnp.abs(slope) + jnp.abs(slope_there)) + rounding
+    at_trial, at_x = own.objective + slope - seen.objective, seen.objective - slope_there - own.objective
+    return jnp.maximum(at_trial, at_x) > margin
 
 
 def accept(known: Own, before: Own, x: Array, is_first: Bool[Array, ""], rounding: Array) -> Own:
     """The trial point is taken: L-BFGS learns from the step, and says where to look next."""
     trial, gradient = before.search.trial, known.gradient
-    learned = remember(before.pairs, trial - x, gradient - before.gradient)
+    step, change = trial - x, gradient - before.gradient
+    curves_downwards = ~is_first & (step @ change < 0) & (before.objective - known.objective > rounding)
+    fall = FIRST_FALL * jnp.where(before.best.descents == 2, SHORTER, 1.0).astype(gradient.dtype)
+    learned = remember(before.pairs, step, change)
     pairs = jax.tree.map(lambda new, old: jnp.where(is_first, old, new), learned, before.pairs)
-    toward = direction(pairs, gradient, known.objective)
+    toward = direction(pairs, gradient, known.objective, fall)
     descends = gradient @ toward < 0  # else it forgets what it knows
     pairs = jax.tree.map(lambda leaf: jnp.where(descends, leaf, 0), pairs)
-    steepest = direction(jax.tree.map(jnp.zeros_like, pairs), gradient, known.objective)
+    steepest = direction(jax.tree.map(jnp.zeros_like, pairs), gradient, known.objective, fall)
     toward = jnp.where(descends, toward, steepest)
-    longest = STEP_GROWTH * jnp.linalg.norm(trial - x)
-    length = jnp.linalg.norm(toward)
-    toward = jnp.where(is_first | (length <= longest), toward, longest / jnp.where(length > 0, length, 1) * toward)
+    last, length = jnp.linalg.norm(step), jnp.linalg.norm(toward)
+    most = STEP_GROWTH * last
+    right = jnp.where(curves_downwards, most, jnp.where(is_first, length, jnp.minimum(length, most)))
+    toward = right / jnp.where(length > 0, length, 1) * toward
     is_idle = before.objective - known.objective <= rounding
     idle_steps = jnp.where(is_idle, before.search.idle_steps + 1, 0)
     return known._replace(pairs=pairs, search=Search(trial + toward, gradient @ toward, jnp.int32(0), idle_steps))
 
 
-def reject(own: Own, seen: Seen, x: Array, is_finite: Bool[Array, ""]) -> Own:
+def reject(own: Own, seen: Means, x: Array, is_finite: Bool[Array, ""]) -> Own:
     """The trial point is not taken: the next one is nearer, where a parabola says; in the end along −∇F."""
     search = own.search
     step, bend = search.trial - x, seen.objective - own.objective - search.slope
@@ -294,7 +337,9 @@ def reject(own: Own, seen: Seen, x: Array, is_finite: Bool[Array, ""]) -> Own:
     tuning=Tuning("Implicit", {}, lambda scale, memory: {"memory": memory}, {"memory": (5, 20)}, "no step size"),
 )
 @arguments.known_keywords
-def implicit(*, upper_optimizer: optax.GradientTransformation | None = None, memory: int = 10) -> Algorithm:
+def implicit(
+    *, upper_optimizer: optax.GradientTransformation | None = None, memory: int = 10, descents: int = 8
+) -> Algorithm:
     """Implicit differentiation on all samples: Newton steps on every y_i, L-BFGS on x, and no step size.
 
         x' = x − B∇F(x),   ∇F = mean_i ∇x f_i − ∇²xy g_i [∇²yy g_i]⁻¹ ∇y f_i,   taken where F falls
@@ -306,6 +351,9 @@ def implicit(*, upper_optimizer: optax.GradientTransformation | None = None, mem
     - `upper_optimizer`: an optax transformation that takes ∇F and gives the change of x, at every step; by default
       L-BFGS with a line search that never takes a point at which F is larger.
     - `memory`: pairs of steps and changes that L-BFGS remembers, each of the size of two x.
+    - `descents`: how often L-BFGS goes down at most, where F was seen not to be convex and so may have several
+      minima: from x_0, from there with a first step ten times shorter, and from random points around it. The best
+      end counts. Two are made in any case where the first takes no more than about a second.
 
     Source: Pedregosa, Hyperparameter Optimization with Approximate Gradient, ICML 2016.
 
@@ -313,5 +361,7 @@ def implicit(*, upper_optimizer: optax.GradientTransformation | None = None, mem
     """
     settings = dict(locals())
     arguments.count("memory", memory, most=1000)
+    arguments.count("descents", descents, most=100)
     rates = as_rates(1.0, 1.0, 1.0, 1.0, upper_optimizer)
-    return assemble("implicit", Implicit(rates=rates, optimizer=upper_optimizer, memory=memory), settings)
+    method = Implicit(rates=rates, optimizer=upper_optimizer, memory=memory, descents=descents)
+    return assemble("implicit", method, settings)
