@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import bilevax as bx
-from bilevax.schedule import Found
+from bilevax.schedule import RateRule
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_the_algorithm_has_the_rates_of_the_best_row(tuned):
     assert max(row["first_round"] for row in table[:4]) <= min(row["first_round"] for row in table[4:])
     own = bx.block_soba().settings["upper_step"]
     chosen = tuned.algorithm.settings["upper_step"]
-    assert isinstance(chosen, Found)
+    assert isinstance(chosen, RateRule)
     assert chosen.factor == pytest.approx(own.factor * table[0]["upper_factor"])
     assert tuned.algorithm.settings["batch_size"] == 4
 
@@ -57,9 +57,23 @@ def test_rates_that_are_given_leave_nothing_to_tune(quadratic):
         bx.tune(quadratic.problem, bx.implicit)
 
 
-@pytest.mark.parametrize(("wrong", "words"), [({"seconds": 0}, "seconds"), ({"seed": -1}, "seed")])
+@pytest.mark.parametrize(
+    ("wrong", "words"), [({"seconds": 0}, "seconds"), ({"seed": -1}, "seed"), ({"progress": 1}, "progress")]
+)
 def test_wrong_arguments_are_named(quadratic, wrong, words):
     with pytest.raises((ValueError, TypeError), match=words):
         bx.tune(quadratic.problem, bx.soba, **wrong)
-    with pytest.raises(TypeError, match="factory"):
-        bx.tune(quadratic.problem, "soba")
+
+
+@pytest.mark.parametrize("factory", ["soba", int, bx.soba()])
+def test_a_factory_that_makes_no_algorithm_is_named(quadratic, factory):
+    with pytest.raises(TypeError, match="factory must be a function that makes a"):
+        bx.tune(quadratic.problem, factory)
+
+
+def test_an_error_of_the_factory_says_with_what_it_was_called(quadratic):
+    with pytest.raises(TypeError, match="batch_sise") as caught:
+        bx.tune(quadratic.problem, bx.soba, settings={"batch_sise": 2})
+    assert "settings={'batch_sise': 2}" in caught.value.__notes__[0]
+    with pytest.raises(TypeError, match="settings must be a dictionary"):
+        bx.tune(quadratic.problem, bx.soba, settings=[2])

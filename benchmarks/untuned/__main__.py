@@ -1,20 +1,26 @@
 """solve without an algorithm, and all algorithms with their defaults, on problems that nothing was tuned for.
 
-    python -m benchmarks.untuned [--half judge|develop|both] [--problems a,b] [--seconds 5] [--tuned soba,block_soba]
-                                 [--tune-seconds 10] [--defaults] [--seeds 3] [--short] [--json FILE]
+    python -m benchmarks.untuned [--half judge|develop|both] [--problems a,b] [--paper] [--seconds 5]
+                                 [--tuned all|soba,block_soba] [--tries 48] [--tune-seconds 4]
+                                 [--defaults] [--seeds 3] [--default-seconds 20] [--short] [--json FILE]
 
 For each problem: seconds and samples to gaps of 10 %, 1 % and 0.1 % of `bx.solve(problem, seconds=...)`, beside
-full-batch L-BFGS on the exact F and ∇F (scipy) and the methods of `--tuned`, each tuned by `bx.tune`. The quickest of
-those is the mark. F* is the smallest F that anybody found. With `--defaults` every algorithm runs 10,000 steps with its
-default arguments and each seed. The last lines:
+full-batch L-BFGS on the exact F and ∇F (scipy), and methods of `--tuned`: each is tuned by `bx.tune` with `--tries`
+settings, and the three that came down furthest are timed. The quickest of L-BFGS and those is the mark. F* is the
+smallest F that anybody found. With `--defaults` every algorithm runs 10,000 steps, or as many as fit in
+`--default-seconds`, with its default arguments and each seed. `--paper` takes the paper's a1a, a8a, w1a and w8a with
+one lower problem. The last lines:
 
 - `untuned_median`, `untuned_worst`: seconds of solve to a gap of 1 % over those of the mark, over all problems.
 - `defaults_diverged`: runs with defaults that ended diverged or with F above F(x_0), of `defaults_runs`.
 - `defaults_half_way`: the share of them that brought F at least half way down.
+- `defaults_least`: the least such share of one algorithm, over all problems and seeds.
 
 Seconds are those of steps and of what choosing cost; compilation and evaluation do not count, on any side.
 """
 
+import collections
+import functools
 import sys
 
 import jax
@@ -22,13 +28,16 @@ import numpy as np
 
 import bilevax as bx
 from benchmarks import harness
-from benchmarks.untuned.problems import DEVELOP, JUDGE
+from benchmarks.untuned.develop import DEVELOP
+from benchmarks.untuned.judge import JUDGE
 from bilevax.exact import evaluation
 from bilevax.lab.reference import descend
 
+PAPER = {name: functools.partial(harness.paper_problem, name) for name in ("a1a-1", "a8a-1", "w1a-1", "w8a-1")}
 GAPS = (0.1, 0.01, 0.001)
 STEPS, SHORT_STEPS = 10_000, 200
 SHORT = ("quadratic-1",)
+FINALISTS = 3  # of the tuned methods, that are timed
 
 
 def exact_objective(problem, variables):
@@ -57,34 +66,55 @@ def reach(trace, first, best):
     return found
 
 
-def compare(problem, seconds, tuned, tune_seconds):
+def methods_for(problem):
+    """The names of all algorithms that can run on the problem."""
+    names = [facts.name for facts in bx.list_algorithms() if facts.name in bx.__all__]
+    return [name for name in names if name != "svrb" or problem.num_tasks == 1]
+
+
+def tune_all(problem, names, chosen):
+    """Each method tuned alike, as far as it takes the problem; those that came down furthest, by name."""
+    tuned = {}
+    for name in names:
+        try:
+            tuned[name] = bx.tune(
+                problem, getattr(bx, name), seconds=chosen.tune_seconds, tries=chosen.tries, progress=False
+            )
+        except (TypeError, ValueError, RuntimeError) as error:  # refused, or nothing to tune
+            print(f"    {name}: {str(error)[:100]}", flush=True)
+    order = sorted(tuned, key=lambda name: tuned[name].table[0]["last_round"])[:FINALISTS]
+    print(f"    of {len(tuned)} tuned methods the best are {', '.join(order)}", flush=True)
+    return {name: tuned[name].algorithm for name in order}
+
+
+def compare(problem, chosen):
     """What everybody needed to each gap, by name; `solve` first."""
-    traces = {"solve": run(problem, None, seconds), "L-BFGS": descend(problem, seconds)}
-    for name in tuned:
-        if name != "svrb" or problem.num_tasks == 1:
-            algorithm = bx.tune(problem, getattr(bx, name), seconds=tune_seconds, progress=False).algorithm
-            traces[name] = run(problem, algorithm, seconds)
+    traces = {"solve": run(problem, None, chosen.seconds), "L-BFGS": descend(problem, chosen.seconds)}
+    able = methods_for(problem)
+    names = able if chosen.tuned == "all" else [name for name in chosen.tuned.split(",") if name in able]
+    if names:
+        for name, algorithm in tune_all(problem, [name for name in names if name != "implicit"], chosen).items():
+            traces[name] = run(problem, algorithm, chosen.seconds)
     first = float(traces["solve"]["objective"][0])
     best = min(float(np.nanmin(trace["objective"])) for trace in traces.values())
     return {name: reach(trace, first, best) for name, trace in traces.items()}, first, best
 
 
-def defaults(problem, first, best, steps, seeds):
+def defaults(problem, first, best, steps, seeds, seconds):
     """How far F came down with each algorithm's defaults and each seed: 1 is all of the way, below 0 is up."""
     found = {}
-    for facts in bx.list_algorithms():
-        if facts.name in bx.__all__ and (facts.name != "svrb" or problem.num_tasks == 1):
-            algorithm = getattr(bx, facts.name)()
-            for seed in range(seeds):
-                try:
-                    result = bx.solve(
-                        problem, algorithm, steps=steps, seconds=60, seed=seed, metrics=None, progress=False
-                    )
-                except (TypeError, ValueError) as error:  # a problem that the method refuses
-                    print(f"    {facts.name} refuses it: {str(error)[:80]}", flush=True)
-                    break
-                F = float(bx.exact_objective(problem, result.x))
-                found[facts.name, seed] = -np.inf if result.status == "diverged" else (first - F) / (first - best)
+    for name in methods_for(problem):
+        algorithm = getattr(bx, name)()
+        for seed in range(seeds):
+            try:
+                result = bx.solve(
+                    problem, algorithm, steps=steps, seconds=seconds, seed=seed, metrics=None, progress=False
+                )
+            except (TypeError, ValueError) as error:  # a problem that the method refuses
+                print(f"    {name} refuses it: {str(error)[:80]}", flush=True)
+                break
+            F = float(bx.exact_objective(problem, result.x))
+            found[name, seed] = -np.inf if result.status == "diverged" else (first - F) / (first - best)
     return found
 
 
@@ -98,20 +128,23 @@ def main(arguments=None):
     parser = harness.options(__doc__)
     parser.add_argument("--half", choices=["judge", "develop", "both"], default="judge")
     parser.add_argument("--problems", help="their names, separated by commas")
+    parser.add_argument("--paper", action="store_true", help="the paper's data instead")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--tuned", default="", help="methods that are tuned, for the mark")
-    parser.add_argument("--tune-seconds", type=float, default=10.0)
+    parser.add_argument("--tuned", default="", help="methods that are tuned, for the mark, or all")
+    parser.add_argument("--tries", type=int, default=48)
+    parser.add_argument("--tune-seconds", type=float, default=4.0)
     parser.add_argument("--defaults", action="store_true", help="all algorithms with their defaults, too")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--default-seconds", type=float, default=20.0)
     chosen = parser.parse_args(arguments)
-    halves = {"judge": JUDGE, "develop": DEVELOP, "both": {**DEVELOP, **JUDGE}}
-    names = chosen.problems.split(",") if chosen.problems else SHORT if chosen.short else tuple(halves[chosen.half])
+    everything = {**DEVELOP, **JUDGE, **PAPER}
+    half = PAPER if chosen.paper else {"judge": JUDGE, "develop": DEVELOP, "both": {**DEVELOP, **JUDGE}}[chosen.half]
+    names = chosen.problems.split(",") if chosen.problems else SHORT if chosen.short else tuple(half)
     steps, seeds = (SHORT_STEPS, 1) if chosen.short else (STEPS, chosen.seeds)
     figures, rows, ratios, ways = {}, [], [], {}
     for name in names:
-        problem = halves["both"][name]()
-        tuned = [method for method in chosen.tuned.split(",") if method]
-        found, first, best = compare(problem, chosen.seconds, tuned, chosen.tune_seconds)
+        problem = everything[name]()
+        found, first, best = compare(problem, chosen)
         mark = min(found[method][1][0] for method in found if method != "solve")
         ratio = found["solve"][1][0] / mark
         ratios.append(ratio if np.isfinite(mark) else 0.0)
@@ -119,21 +152,32 @@ def main(arguments=None):
         rows += [(name if method == "solve" else "", method, *words(pairs)) for method, pairs in found.items()]
         figures |= {f"{name}.{method}.seconds_to_0.01": pairs[1][0] for method, pairs in found.items()}
         if chosen.defaults:
-            shares = defaults(problem, first, best, steps, seeds)
+            shares = defaults(problem, first, best, steps, seeds, chosen.default_seconds)
             ways |= {(name, *key): share for key, share in shares.items()}
-            worst = sorted(shares, key=shares.get)[:3]
+            worst = sorted(shares, key=shares.get)[:6]
             print("    least: " + ", ".join(f"{key[0]} {shares[key]:.3f}" for key in worst), flush=True)
         jax.clear_caches()
     harness.show("seconds, samples to a gap of", ("problem", "", *(f"{gap:.1%}" for gap in GAPS)), rows)
     figures |= {"untuned_median": float(np.median(ratios)), "untuned_worst": float(np.max(ratios))}
     if chosen.defaults:
-        figures["defaults_runs"] = len(ways)
-        figures["defaults_diverged"] = sum(share < 0 for share in ways.values())
-        figures["defaults_half_way"] = float(np.mean([share >= 0.5 for share in ways.values()]))
-        figures |= {f"{'.'.join(map(str, key))}.way": share for key, share in ways.items()}
-    last = ("untuned_median", "untuned_worst", "defaults_runs", "defaults_diverged", "defaults_half_way")
-    harness.conclude({**figures, **{name: figures.pop(name) for name in last if name in figures}}, chosen.json)
+        figures |= judge_defaults(ways)
+    last = [name for name in figures if name.startswith(("untuned_", "defaults_"))]
+    harness.conclude({**figures, **{name: figures.pop(name) for name in last}}, chosen.json)
     return figures
+
+
+def judge_defaults(ways):
+    """Figures of the runs with defaults, and the share of each that came half way, by algorithm."""
+    half_way = collections.defaultdict(list)
+    for (_, method, _), share in ways.items():
+        half_way[method].append(share >= 0.5)
+    by_method = {f"{method}.half_way": float(np.mean(shares)) for method, shares in half_way.items()}
+    return {
+        **{f"{'.'.join(map(str, key))}.way": share for key, share in ways.items()}, **by_method,
+        "defaults_runs": len(ways), "defaults_diverged": sum(share < 0 for share in ways.values()),
+        "defaults_half_way": float(np.mean([share >= 0.5 for share in ways.values()])),
+        "defaults_least": min(by_method.values()),
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -16,21 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from bilevax import arguments, device
+from bilevax import arguments, device, files
 from bilevax.algorithms.contract import Algorithm
 from bilevax.algorithms.frame import rate_at
 from bilevax.problem import Problem
 from bilevax.run import terminal
 from bilevax.scales import excerpt_objective
-from bilevax.schedule import Found, Scales
+from bilevax.schedule import RateRule, Scales
 
-SETTINGS, SURVIVORS = 16, 4
+SURVIVORS = 4
 RANGES = {"upper": (2.0**-6, 2.0**6), "lower": (0.25, 3.0), "mixing": (0.2, 4.0)}  # what is found is multiplied by
 FIELD_SHARE = 0.4  # of the time, for the whole field
 FIRST_STEPS = 20  # from which the pace is known
 
 
-class Factors(NamedTuple):
+class Multipliers(NamedTuple):
     """What the steps on x, the steps on y and the mixing that were found are multiplied by."""
 
     upper: float
@@ -43,14 +43,14 @@ class Factors(NamedTuple):
             step=scales.step * self.upper, smoothness=scales.smoothness / self.lower, one=scales.one * self.mixing
         )
 
-    def of(self, rate: Found) -> Found:
+    def of(self, rate: RateRule) -> RateRule:
         """A rule that gives such a rate."""
         factor = {"step": self.upper, "1/smoothness": self.lower, "1": self.mixing}[rate.unit]
         return replace(rate, factor=rate.factor * factor)
 
 
 @dataclass
-class Tuned:
+class TuneResult:
     """What `tune` found: the `algorithm`, and a `table` of what was tried, the best first; prints as text.
 
     A row has the factors, the rates that they make in the first step, F (of some tasks) at the start, after the first
@@ -80,7 +80,7 @@ class Tuned:
         axis.set_title(self.algorithm.name)
         axis.legend()
         if path is not None:
-            figure.savefig(path, dpi=150)
+            files.write_figure(path, figure)
         return figure
 
     def __repr__(self) -> str:
@@ -90,14 +90,14 @@ class Tuned:
         return "\n".join([f"best of {len(self.table)} settings: {self.algorithm!r}", *lines])
 
 
-def _field(size: int) -> list[Factors]:
+def _field(size: int) -> list[Multipliers]:
     """What is found itself, and settings that are evenly spread over the logarithms of the ranges."""
     from scipy.stats import qmc
 
     points = qmc.Halton(len(RANGES), seed=0).random(size - 1)
     ends = np.log(np.array(list(RANGES.values())))
     spread = np.exp(ends[:, 0] + points * (ends[:, 1] - ends[:, 0]))
-    return [Factors(1.0, 1.0, 1.0), *(Factors(*map(float, row)) for row in spread)]
+    return [Multipliers(1.0, 1.0, 1.0), *(Multipliers(*map(float, row)) for row in spread)]
 
 
 class _Contest:
@@ -146,16 +146,18 @@ def tune(
     factory: Callable[..., Algorithm],
     *,
     seconds: float = 60.0,
+    tries: int = 16,
     seed: int = 0,
     progress: bool | None = None,
     settings: dict[str, Any] | None = None,
-) -> Tuned:
-    """The rates of an algorithm that bring F down furthest in so many seconds, of sixteen settings side by side.
+) -> TuneResult:
+    """The rates of an algorithm that bring F down furthest in so many seconds, of sixteen tries side by side.
 
     - `factory`: such as `bilevax.rsvrb`; `settings` are handed to it, and rates among them are not tuned.
-    - `seconds`: of all steps together, without compilation: two fifths for all settings, the rest for the best four,
+    - `seconds`: of all steps together, without compilation: two fifths for all tries, the rest for the best four,
       which go on from where they are.
-    - `seed`: of the draws, the same for all settings; `progress`: a bar on stderr, by default on a terminal.
+    - `tries`: how many combinations of rates, four at least; fewer where the memory asks for it.
+    - `seed`: of the draws, the same for all tries; `progress`: a bar on stderr, by default on a terminal.
 
     >>> tuned = bx.tune(problem, bx.rsvrb, seconds=60)
     >>> result = bx.solve(problem, tuned.algorithm, seconds=600)
@@ -165,15 +167,17 @@ def tune(
     if not callable(factory):
         raise TypeError(f"factory must be a function that makes an algorithm, such as bilevax.rsvrb; got {factory!r}.")
     arguments.positive("seconds", seconds)
+    arguments.count("tries", tries, least=SURVIVORS, most=10_000)
     arguments.count("seed", seed, least=0)
+    arguments.flag("progress", progress, none=True)
     given = {} if settings is None else settings
-    algorithm = factory(**given)
-    rates = {name: value for name, value in algorithm.settings.items() if isinstance(value, Found)}
+    algorithm = _make(factory, given)
+    rates = {name: value for name, value in algorithm.settings.items() if isinstance(value, RateRule)}
     if not rates:
         raise ValueError(f"there is nothing to tune: {algorithm.name} finds no rate, or settings gives all of them.")
     init_key, _ = jax.random.split(jax.random.key(seed))
     state = jax.jit(algorithm.init)(problem, init_key)
-    field = _field(_affordable(state))
+    field = _field(_affordable(state, tries))
     stack = lambda factors: state._replace(scales=factors.apply(state.scales))
     states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(stack, field))
     contest = _Contest(problem, algorithm, seed)
@@ -192,11 +196,27 @@ def tune(
     order = np.lexsort([first, ends])
     rows = [_row(rates, state.scales, field[k], start, first[k], ends[k]) for k in order]
     winner = field[int(order[0])]
-    return Tuned(factory(**given, **{name: winner.of(rate) for name, rate in rates.items()}), rows)
+    return TuneResult(factory(**given, **{name: winner.of(rate) for name, rate in rates.items()}), rows)
+
+
+def _make(factory: Callable[..., Algorithm], settings: Any) -> Algorithm:
+    """What the factory makes of the settings, if it is an algorithm; whatever it raises says where it comes from."""
+    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
+        raise TypeError(f"settings must be a dictionary of arguments of the factory, by name; got {settings!r}.")
+    try:
+        algorithm = factory(**settings)
+    except Exception as error:
+        error.add_note(f"raised by factory(**settings), called by tune with settings={settings!r}")
+        raise
+    if not isinstance(algorithm, Algorithm):
+        raise TypeError(
+            f"factory must be a function that makes a bilevax.Algorithm; it made {type(algorithm).__name__}."
+        )
+    return algorithm
 
 
 def _row(
-    rates: dict[str, Found], scales: Scales, factors: Factors, start: float, first: Any, last: Any
+    rates: dict[str, RateRule], scales: Scales, factors: Multipliers, start: float, first: Any, last: Any
 ) -> dict[str, Any]:
     """One setting in the table."""
     named = {f"{name}_factor": value for name, value in factors._asdict().items()}
@@ -205,10 +225,10 @@ def _row(
     return {**named, **values, "start": start, "first_round": float(first), "last_round": end}
 
 
-def _affordable(state: Any) -> int:
-    """How many settings fit in an eighth of the memory, at least the survivors."""
+def _affordable(state: Any, tries: int) -> int:
+    """How many of the tries fit in an eighth of the memory, at least the survivors."""
     each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     available = device.available_bytes()
     if available is None:
-        return SETTINGS
-    return int(np.clip(available // 8 // max(each, 1), SURVIVORS, SETTINGS))
+        return tries
+    return int(np.clip(available // 8 // max(each, 1), SURVIVORS, tries))

@@ -1,7 +1,7 @@
-"""Problems as strangers bring them, each a function without arguments; half to develop on, half to judge by.
+"""Problems to develop on, as strangers bring them: each a function without arguments.
 
-The halves are split by kind: no default was chosen on a kind of `JUDGE`. Numbers are made up from fixed seeds; losses,
-variables and data are of very different sizes.
+Numbers are made up from fixed seeds; losses, variables and data are of very different sizes. Those to judge by are of
+other kinds, see `judge.py`.
 """
 
 import jax
@@ -9,10 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import bilevax as bx
-
-
-def _softplus(value):
-    return jax.nn.softplus(value)
 
 
 def prior_mean(m, n, d, seed=0, unit=1.0, label=1.0):
@@ -132,26 +128,6 @@ def features(n, hidden, seed=0):
     )  # fmt: skip
 
 
-def sinusoids(m, hidden=20, seed=0):
-    """Meta-learning: a network for all sinusoids, of which a task changes the last layer."""
-    rng = np.random.default_rng(seed)
-    t = rng.uniform(-5, 5, size=(m, 20, 1))
-    b = rng.uniform(0.1, 5, size=(m, 1)) * np.sin(t[..., 0] + rng.uniform(0, np.pi, size=(m, 1)))
-    x0 = {
-        "body": {"W": jnp.asarray(rng.normal(size=(1, hidden))), "b": jnp.asarray(2 * rng.normal(size=hidden))},
-        "head": jnp.zeros(hidden),
-    }  # fmt: skip
-
-    def loss(p, task, batch):
-        hidden = jnp.tanh(batch["t"] @ p["body"]["W"] + p["body"]["b"])
-        return jnp.mean((hidden @ p["head"] - batch["b"]) ** 2)
-
-    return bx.problems.meta_learning(
-        loss=loss, x0=x0, ridge=0.1, adapts=("head",),
-        support=bx.per_task({"t": t[:, :10], "b": b[:, :10]}), query=bx.per_task({"t": t[:, 10:], "b": b[:, 10:]}),
-    )  # fmt: skip
-
-
 def adversary(m, d, seed=0):
     """Min-max: a regression for the worst shift of its labels, for each of m groups."""
     rng = np.random.default_rng(seed)
@@ -177,48 +153,6 @@ def portfolio(m, d, seed=0):
     )
     outer = lambda u, task: -u[0] + 10 * (u[1] - u[0] ** 2)
     return bx.problems.compositional(outer=outer, inner=inner, x0=jnp.zeros(d), data=bx.per_task(returns))
-
-
-def robust(m, d, seed=0):
-    """A bounded, not convex upper loss on models whose centre is learned; a fifth of the labels are far off."""
-    rng = np.random.default_rng(seed)
-    A, w = rng.normal(size=(m, 30, d)), rng.normal(size=d)
-    b = A @ w + 0.2 * rng.normal(size=(m, 30))
-    b[rng.random(b.shape) < 0.2] += 8
-
-    def residual(y, batch):
-        return batch["A"] @ y - batch["b"]
-
-    return bx.Problem(
-        upper=lambda x, y, i, batch: jnp.mean(1 - jnp.exp(-0.5 * (residual(y, batch) / 2) ** 2)),
-        lower=lambda x, y, i, batch: jnp.mean(residual(y, batch) ** 2) + 0.5 * jnp.sum((y - x) ** 2),
-        x0=jnp.zeros(d), y0=jnp.zeros(d), strong_convexity=1.0, y0_per_task=False,
-        lower_data=bx.per_task({"A": A[:, :15], "b": b[:, :15]}),
-        upper_data=bx.per_task({"A": A[:, 15:], "b": b[:, 15:]}),
-    )  # fmt: skip
-
-
-def labels(n, d, seed=0):
-    """x are the labels of a few rows, learned so that a model of them does well on many others."""
-    rng = np.random.default_rng(seed)
-    rows = jnp.asarray(rng.normal(size=(n, d)))
-    A, b, _ = _classes(rng, 2000, d)
-    lower = lambda x, y, i, batch: jnp.mean((rows @ y - x) ** 2) + 0.05 * jnp.sum(y**2)
-    return bx.Problem(
-        upper=lambda x, y, i, batch: jnp.mean(_softplus(-batch["b"] * (batch["A"] @ y))),
-        lower=lower, x0=jnp.zeros(n), y0=jnp.zeros(d), strong_convexity=0.1, upper_data=bx.shared({"A": A, "b": b}),
-    )  # fmt: skip
-
-
-def areas(m, seed=0):
-    """Multi-task AUC: a linear head for each of m tasks on one learned layer."""
-    rng = np.random.default_rng(seed)
-    A = rng.normal(size=(600, 8))
-    labels = np.where(np.tanh(A) @ rng.normal(size=(8, m)) + rng.normal(size=(600, m)) > 2, 1.0, -1.0)
-    return bx.problems.auc(
-        features=A, labels=labels, represent=lambda body, rows: jnp.tanh(rows @ body), ridge=1e-3,
-        body0=jnp.asarray(0.3 * rng.normal(size=(8, 6))), heads0=0.1 * rng.normal(size=(m, 6)),
-    )  # fmt: skip
 
 
 def rare(n, d, seed=0):
@@ -269,19 +203,10 @@ DEVELOP = {
     "portfolio-200": lambda: portfolio(200, 5, seed=1),
     "stiff-20": lambda: stiff(20, 1e3),
     "stiff-100": lambda: stiff(100, 1e5, seed=1),
-}
-JUDGE = {
     "customers-500": lambda: customers(500, 6),
     "customers-5000": lambda: customers(5000, 6, seed=1),
     "penalties-10": lambda: penalties(200, 40, 10),
     "penalties-1": lambda: penalties(100, 60, 1, seed=1, loss="squared"),
-    "sinusoids-300": lambda: sinusoids(300),
-    "sinusoids-10000": lambda: sinusoids(10_000, seed=1),
-    "robust-50": lambda: robust(50, 6),
-    "robust-1000": lambda: robust(1000, 4, seed=1),
-    "labels-50": lambda: labels(50, 10),
-    "labels-300": lambda: labels(300, 20, seed=1),
-    "areas-10": lambda: areas(10),
     "rare-10": lambda: rare(2000, 10),
     "scaled_columns": lambda: scaled_columns(200, 12, 300.0),
     "scaled_columns-1000": lambda: scaled_columns(1000, 20, 1000.0, seed=1),
