@@ -29,6 +29,29 @@ def reads_a_global(x, y, i, batch):
     return SCALE * jnp.sum((y - 1) ** 2)
 
 
+class Compiled(Scaled):
+    """The same, with the attribute as an array inside a compiled function."""
+
+    def upper(self, x, y, i, batch):
+        """scale·‖y − 1‖²."""
+        inner = jax.jit(lambda y: jnp.sum(np.full(2, self.scale) * (y - 1) ** 2))
+        return inner(y)
+
+
+class OwnRule(Scaled):
+    """‖y − 1‖² with a rule of its own for its derivative, which reads the attribute."""
+
+    def upper(self, x, y, i, batch):
+        """Its value does not change with the scale."""
+
+        @jax.custom_jvp
+        def square(y):
+            return jnp.sum((y - 1) ** 2)
+
+        square.defjvp(lambda y, dy: (square(y[0]), self.scale * 2 * jnp.sum((y[0] - 1) * dy[0])))
+        return square(y)
+
+
 def problem_with(upper):
     """y* = x, so F(0) = 2·scale."""
     return bx.Problem(
@@ -59,6 +82,17 @@ def test_a_loss_that_reads_a_changed_global_has_a_new_program(monkeypatch):
     assert float(bx.exact_objective(problem_with(reads_a_global), jnp.zeros(2))) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("kind", [Compiled, OwnRule])
+def test_what_a_compiled_part_or_a_rule_for_derivatives_reads_is_seen(kind):
+    loss = kind(1.0)
+    old = problem_with(loss.upper)
+    np.testing.assert_allclose(bx.exact_gradient(old, jnp.zeros(2)), [-2, -2], rtol=1e-9)
+    loss.scale = 3.0
+    np.testing.assert_allclose(bx.exact_gradient(problem_with(loss.upper), jnp.zeros(2)), [-6, -6], rtol=1e-9)
+    with pytest.raises(ValueError, match="upper is not what it was when the problem was made"):
+        bx.exact_gradient(old, jnp.zeros(2))
+
+
 def test_a_changed_array_is_seen_and_the_same_numbers_share_a_program():
     goal = np.ones(2)
     upper = lambda x, y, i, batch: jnp.sum((y - goal) ** 2)
@@ -87,7 +121,18 @@ def other_problem(problem, **changed):
 
 @pytest.mark.parametrize(
     "name",
-    ["upper", "lower_data", "tasks", "x0", "strong_convexity", "lower_step", "mixing", "batch_size", "upper_optimizer"],
+    [
+        "upper",
+        "lower_data",
+        "tasks",
+        "x0",
+        "strong_convexity",
+        "ridge",
+        "lower_step",
+        "mixing",
+        "batch_size",
+        "upper_optimizer",
+    ],
 )
 def test_a_run_is_not_resumed_with_another_problem_or_other_settings(begun, name):
     problem, result = begun
@@ -95,7 +140,7 @@ def test_a_run_is_not_resumed_with_another_problem_or_other_settings(begun, name
     changed = {
         "upper": lambda *given, upper=problem.upper: 2 * upper(*given),
         "lower_data": bx.per_task(jax.tree.map(lambda leaf: leaf + 1e-9, problem.lower_data.arrays)),
-        "tasks": problem.tasks + 1, "x0": problem.x0 + 1, "strong_convexity": 0.4,
+        "tasks": problem.tasks + 1, "x0": problem.x0 + 1, "strong_convexity": 0.4, "ridge": True,
     }  # fmt: skip
     if name in changed:
         problem = other_problem(problem, **{name: changed[name]})

@@ -8,7 +8,7 @@ import pytest
 
 import bilevax as bx
 from bilevax.algorithms.frame import rate_at
-from bilevax.schedule import Found, Scales
+from bilevax.schedule import RateRule, Scales
 
 SCALES = Scales(1.0, 1.0, 1.0, 1.0)
 HALF, THIRD, TWO_THIRDS = 1 / 2, 1 / 3, 2 / 3
@@ -41,7 +41,7 @@ def defaults(name):
 
 def for_unit_scales(rate):
     """A number or a schedule, of what may have to be found."""
-    if not isinstance(rate, Found):
+    if not isinstance(rate, RateRule):
         return rate
     value = lambda t: rate_at(float, SCALES, t, rate)
     return value if rate.exponent else value(1)

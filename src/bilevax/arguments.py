@@ -75,6 +75,11 @@ def share(name: str, value: Any) -> None:
     number(name, value, "a number in (0, 1]", lambda v: LEAST <= v <= 1)
 
 
+def below_one(name: str, value: Any) -> None:
+    """Refuse anything but a number in (0, 1)."""
+    number(name, value, "a number in (0, 1)", lambda v: LEAST <= v < 1)
+
+
 def count(name: str, value: Any, least: int = 1, most: int = 2**63 - 1) -> None:
     """Refuse anything but a whole number of at least `least`, and one that does not fit in 64 bits."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)

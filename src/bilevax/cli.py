@@ -151,11 +151,12 @@ RESUME_NOTE = "What has ended is stored; the same command goes on from there."
 @contextlib.contextmanager
 def _plain_errors(note: str = RESUME_NOTE) -> Iterator[None]:
     """What a user can mend is one line, not a traceback; Ctrl-C says what is there."""
+    from bilevax.algorithms.contract import ContractError
     from bilevax.lab import Interruption
 
     try:
         yield
-    except (ValueError, OSError, MemoryError, RuntimeError) as error:
+    except (ValueError, OSError, MemoryError, RuntimeError, ContractError) as error:
         raise SystemExit(f"Error: {error}") from error
     except (Interruption, KeyboardInterrupt):
         print(f"\nStopped. {note}")

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import io
 import os
 import secrets
 import shutil
@@ -61,6 +62,8 @@ def read_whole(path: Path) -> bytes:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file that appears whole or not at all; other processes may write the same one at the same time."""
+    if path.is_dir():
+        raise IsADirectoryError(f"path must be that of a file; {path} is a folder.")
     part = path.with_name(path.name + ".part")
     try:
         file = locks.hold(part)
@@ -79,6 +82,18 @@ def write_whole(path: Path, content: bytes) -> None:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
+
+
+def write_figure(path: Any, figure: Any) -> None:
+    """Write a matplotlib figure, of the kind that the path's ending says (png, pdf, svg, ...), whole or not at all."""
+    path = path_of("path", path)
+    kinds = figure.canvas.get_supported_filetypes()
+    kind = path.suffix.removeprefix(".").lower() or "png"
+    if kind not in kinds:
+        raise ValueError(f"path must end in one of {', '.join(sorted(kinds))}; got {str(path)!r}.")
+    content = io.BytesIO()
+    figure.savefig(content, format=kind, dpi=150)
+    write_whole(path, content.getvalue())
 
 
 def require_writable(folder: Path) -> None:

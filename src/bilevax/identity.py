@@ -6,10 +6,11 @@ another program once a global or an attribute that it reads has changed.
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -17,7 +18,7 @@ from jaxtyping import PyTree
 
 from bilevax import arguments
 
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+ADDRESS, OWN_RULE = re.compile(r" at 0x[0-9a-f]+"), re.compile(r"custom_(jvp|vjp)")
 LARGE, PAGE = 2**26, 512  # bytes that are all looked at, else eight-byte words of a page
 STEPS = np.r_[1:8193, np.geomspace(8200, 2**24, 2000)].astype(np.int32)  # at which two schedules have to agree
 
@@ -56,11 +57,29 @@ def digest_of(tree: PyTree) -> str:
     return _short(str(structure).encode(), *(part for leaf in leaves for part in _bytes_of(leaf)))
 
 
-def digest_of_program(function: Callable[..., Any], *given: Any) -> str:
-    """The same for the program that a function traces to with arguments like these, and for its constants."""
+def digest_of_program(function: Callable[..., Any], *given: Any, derivative: Callable[..., Any] | None = None) -> str:
+    """The same for the program that a function traces to with arguments like these, and for its constants.
+
+    Where a part of it has a rule of its own for derivatives, which the program does not show, `derivative` counts too.
+    """
     traced = jax.make_jaxpr(function)(*given)
     text = ADDRESS.sub("", str(traced.jaxpr))
-    return _short(text.encode(), digest_of(list(traced.consts)).encode())
+    more = digest_of_program(derivative, *given) if derivative is not None and OWN_RULE.search(text) else ""
+    return _short(text.encode(), digest_of(list(_constants_in(traced))).encode(), more.encode())
+
+
+def _constants_in(part: Any) -> Iterator[Any]:
+    """Arrays that a program holds, those of the programs inside it included: a compiled function keeps its own."""
+    if isinstance(part, jax.extend.core.ClosedJaxpr):
+        yield from part.consts
+        part = part.jaxpr
+    if isinstance(part, jax.extend.core.Jaxpr):
+        for equation in part.eqns:
+            yield from (place.val for place in equation.invars if isinstance(place, jax.extend.core.Literal))
+            yield from _constants_in(list(equation.params.values()))
+    elif isinstance(part, (list, tuple)):
+        for each in part:
+            yield from _constants_in(each)
 
 
 def digests_of_losses(problem: Any) -> tuple[str, str]:
@@ -69,10 +88,11 @@ def digests_of_losses(problem: Any) -> tuple[str, str]:
     def trace(name: str, data: Any) -> str:
         loss = getattr(problem, name)
         calls = lambda x, y, task, *batches: [loss(x, y, task, batch) for batch in batches]
+        gradient = lambda x, y, task, *batches: jax.grad(loss, argnums=(0, 1))(x, y, task, batches[0])
         batches = (data.take(jnp.int32(0), jnp.zeros(size, jnp.int32)) for size in (2, 3))
         at = problem.unravel_x(problem.x0), problem.unravel_y(problem.y0_of(0)), problem.task(jnp.int32(0))
         try:
-            return digest_of_program(calls, *at, *batches)
+            return digest_of_program(calls, *at, *batches, derivative=gradient)
         except Exception as error:
             note_loss(error, name, "2, then 3")
             raise

@@ -235,6 +235,8 @@ class Problem:
         if "_identity" not in self.__dict__:
             described = dict(zip(("upper", "lower"), self.programs, strict=True))
             described |= {name: identity.digest_of(getattr(self, name)) for name in Problem._LEAVES}
+            described |= {name: str(value) for name, value in vars(self.structure).items()}
+            described["number of tasks"] = str(self.num_tasks)
             self._identity = described
         return self._identity
 

@@ -61,7 +61,7 @@ class Scales(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Found:
+class RateRule:
     """A rate that is found from the problem: factor·unit·share^a·condition^b·(offset/(offset + t))^exponent.
 
     a is `share_power`, b is `condition_power`. The unit is that of a step on x (`"step"`), of one on y
@@ -84,7 +84,8 @@ class Found:
         return f"found({'·'.join(parts)})"
 
 
-LOOKS = np.unique(np.geomspace(1, 2**24, 60).astype(np.int32))  # steps at which a function is looked at beforehand
+# Steps at which a function is looked at beforehand.
+LOOKS = np.unique(np.r_[1:1025, np.geomspace(1, 2**24, 60)].astype(np.int32))
 MOST_LOOKS = 2**17  # values of a function that are looked at in one go
 
 Check = Callable[[str, Any], None]
@@ -92,6 +93,8 @@ Check = Callable[[str, Any], None]
 
 def _from_then_on(check: Check) -> tuple[str, float]:
     """What a schedule has to be after its first step, in words and as the largest value: zero is harmless there."""
+    if check is arguments.below_one:
+        return "in [0, 1)", math.nextafter(1.0, 0.0)
     return ("in [0, 1]", 1.0) if check is arguments.share else ("finite and at least 0", math.inf)
 
 
@@ -123,7 +126,7 @@ def as_schedule(name: str, value: Any, check: Check) -> Any:
 
     A function is looked at in its first step and some later ones; a run looks at all of its steps (`check_all`).
     """
-    if isinstance(value, Found):
+    if isinstance(value, RateRule):
         return value
     if not callable(value):
         check(name, value)
@@ -203,6 +206,6 @@ def power(scale: float, offset: float, exponent: float) -> Schedule:
     Theorem 1 sets η_t = τ_t = power(c, c_0, 1/3), and every β_t a multiple of η_t²: power(b·c², c_0, 2/3).
     """
     arguments.positive("scale", scale)
-    arguments.number("offset", offset, "a number > -1, the first step is t = 1", lambda v: v > -1)
+    arguments.number("offset", offset, "a finite number > -1, the first step is t = 1", lambda v: -1 < v < math.inf)
     arguments.positive("exponent", exponent)
     return lambda t: scale / (offset + jnp.asarray(t, float)) ** exponent

@@ -6,7 +6,7 @@ import pytest
 
 import bilevax as bx
 from bilevax.run import choice
-from bilevax.run.plan import Budget
+from bilevax.run.plan import Budget, Plan, record_interval
 from bilevax.schedule import Scales
 
 
@@ -21,6 +21,14 @@ def test_a_small_problem_is_solved_without_a_word_on_how(quadratic):
     assert "bilevax.implicit" in result.explain()
     assert "12 lower problems" in result.explain()
     assert result.seconds < 10  # it ends by itself
+    assert list(result.trace["step"][:6]) == [0, 1, 2, 3, 4, 6]
+
+
+def test_without_a_number_of_steps_records_come_at_steps_that_do_not_depend_on_when_a_run_was_resumed():
+    plan = Plan(Budget(None, None, 1.0), {}, record_interval(None, Budget(None, None, 1.0)), None)
+    due = [steps + plan.steps_to_record(steps) for steps in range(60)]
+    assert sorted(set(due)) == [1, 2, 3, 4, 6, 9, 13, 19, 28, 42, 63]
+    assert all(step < at for step, at in enumerate(due))
 
 
 @pytest.mark.parametrize(

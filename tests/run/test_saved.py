@@ -45,6 +45,21 @@ def test_with_the_problem_x_is_as_its_user_gave_it(result, tmp_path):
     np.testing.assert_array_equal(again.y["a"], result.y["a"])
 
 
+def test_a_problem_with_other_variables_is_refused(result, tmp_path):
+    result.save(tmp_path / "run.npz")
+    other = bx.problems.quadratic(dim_x=5, dim_y=3, num_tasks=3, num_samples=2).problem
+    with pytest.raises(ValueError, match="5 numbers in x and 9 in y, the file has 5 and 6"):
+        bx.Result.load(tmp_path / "run.npz", other)
+    with pytest.raises(TypeError, match=r"problem must be a bilevax\.Problem"):
+        bx.Result.load(tmp_path / "run.npz", "mine")
+
+
+@pytest.mark.parametrize(("path", "words"), [("", "is a folder"), ("run.xyz", "must end in one of"), (3, "path must")])
+def test_a_picture_that_cannot_be_written_is_refused_by_its_path(result, path, words):
+    with pytest.raises((ValueError, TypeError, OSError), match=words):
+        result.plot(path)
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[:100], lambda b: b"text", lambda b: b[:-40] + b"x" * 40])
 def test_a_file_that_is_no_result_is_refused_by_its_name(result, tmp_path, damage):
     path = tmp_path / "run.npz"

@@ -212,6 +212,7 @@ def lower_solution(problem: Problem, x: PyTree, *, task: PyTree | int | None = N
         if problem.tasks is None or given != own:
             right = "a number" if problem.tasks is None else f"like a slice of the problem's tasks, {own}"
             raise ValueError(f"task must be {right}; got {given}.")
+        arguments.finite_leaves("task", task)
         one = one.replace(tasks=jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], task))
     elif data is not None and problem.tasks is not None and task is None:
         raise TypeError("lower_solution needs task= too: the losses of this problem are told something of each task.")
@@ -230,6 +231,9 @@ def _samples_like(problem: Problem, data: PyTree) -> Any:
     given, right = kinds(data), kinds(batch)
     if given != right:
         raise ValueError(f"data must be like lower_data, one row for each sample, of shapes {right}; got {given}.")
+    arguments.finite_leaves("data", data)
+    if arguments.leading_axis("data", data) == 0:
+        raise ValueError("data must hold at least one sample; its arrays have length 0.")
     return shared(jax.tree.map(lambda leaf, like: jnp.asarray(leaf, like.dtype), data, batch))
 
 

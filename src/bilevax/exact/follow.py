@@ -26,7 +26,7 @@ NEWTON_SHARE, INVERSE_SHARE = 1e-2, 1e-3  # what conjugate gradients may leave o
 NEAR = 1e-2  # a Newton step that is shorter, relative to y, is the last one
 
 
-class Followed(NamedTuple):
+class LowerPoint(NamedTuple):
     """y_i and h_i where they have come to, and the inverse of an earlier H_i: a matrix, a diagonal, or nothing."""
 
     y: Float[Array, "*m dy"]
@@ -104,7 +104,13 @@ def approach(problem: Problem, x: X, y: Y, near: Array, i: Any, indices: Indices
 
 
 def follow(
-    problem: Problem, x: X, task: Followed, i: Any, xi: Indices = None, zeta: Indices = None, share: Any = INVERSE_SHARE
+    problem: Problem,
+    x: X,
+    task: LowerPoint,
+    i: Any,
+    xi: Indices = None,
+    zeta: Indices = None,
+    share: Any = INVERSE_SHARE,
 ) -> tuple[Term, Y, Y]:
     """What task i adds to F and ∇F at x, and its y and h there; on all samples, or on ξ of f and ζ of g.
 

@@ -93,14 +93,14 @@ def minimise(
             steps=at.steps + 1,
         )
 
-    def unfinished(at: Progress) -> Array:
+    def goes_on(at: Progress) -> Array:
         return (at.steps < max_steps) & (at.idle_steps < MOST_IDLE_STEPS) & (at.gradient_norm > tolerance(at.y))
 
     with jax.numpy_dtype_promotion("standard"):
         begin = start.astype(float)
         norm, zero = jnp.linalg.norm(jax.grad(objective)(begin)), jnp.int32(0)
         first = Progress(begin, optimizer.init(begin), norm, norm, zero, jnp.int32(1), zero)
-        end = jax.lax.while_loop(unfinished, one_step, first)
+        end = jax.lax.while_loop(goes_on, one_step, first)
     return end.y.astype(start.dtype), end.gradients
 
 
@@ -291,7 +291,7 @@ def solve_inside(problem: Problem, x: X, start: Y, i: Any, indices: Indices) -> 
     return end.y, 2 * end.steps
 
 
-def _lacking(problem: Problem, y: Y, i: Any, gradient: Y) -> Y:
+def _remainder(problem: Problem, y: Y, i: Any, gradient: Y) -> Y:
     """About what y still lacks to y*, from ∇y g alone: ‖y − y*‖ ≤ ‖∇y g‖/λ, or as a set holds it."""
     return projection.onto(y - gradient / problem.strong_convexity, problem.bounds_of(i).y) - y
 
@@ -330,7 +330,7 @@ def solver(problem: Problem, x: X, starts: Float[Array, "m dy"]) -> Solver:
 
     def solve_all(i: Any) -> tuple[Y, Y]:
         y, _ = solve_lower(problem, x, starts[i], i)
-        return y, _lacking(problem, y, i, problem.lower_gradient(x, y, i))
+        return y, _remainder(problem, y, i, problem.lower_gradient(x, y, i))
 
     return Solver(
         solve=solve_all,

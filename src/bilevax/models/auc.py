@@ -92,8 +92,8 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         )  # fmt: skip
         m = positive.shape[1]
         several = m if self.tasks_per_step is None else min(self.tasks_per_step, m)
-        lower_step = self.mixing / 2  # ∇²yy g = 2
-        algorithm = make_algorithm(lower_step, several, self.steps, self.learning_rate, self.batch_size)
+        lower_step = float(self.mixing) / 2  # ∇²yy g = 2
+        algorithm = make_algorithm(lower_step, several, self.steps, float(self.learning_rate), self.batch_size)
         result = run(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=bool(self.verbose))
         self.n_steps_ = result.steps
         self.body_, self.heads_ = jax.tree.map(np.asarray, (result.x["body"], result.x["heads"]))

@@ -90,7 +90,7 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         signs, seed = 2.0 * positive - 1.0, int(rng.randint(2**31))
         first = self._begin(X, signs, jax.random.key(seed))
         problem = self._problem(X, signs, first)
-        algorithm = make_algorithm(self.mixing, 1, self.steps, self.learning_rate, self.batch_size)
+        algorithm = make_algorithm(float(self.mixing), 1, self.steps, float(self.learning_rate), self.batch_size)
         result = run(problem, algorithm, steps=self.steps, metrics=None, seed=seed, progress=bool(self.verbose))
         self.n_steps_ = result.steps
         self.layers_ = jax.tree.map(np.asarray, result.x)

@@ -23,7 +23,7 @@ UPPER_SHRINK, LOWER_SHRINK = 0.25, 0.5
 TOLERANCE = 0.05  # of |F(x_0)|: a rise by less is taken for noise
 
 
-class Guarded(Protocol):
+class GuardedRun(Protocol):
     """What a guard needs of a run."""
 
     problem: Problem
@@ -48,7 +48,7 @@ class Guard:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, run: Guarded) -> "Guard | None":
+    def of(cls, run: GuardedRun) -> "Guard | None":
         """A guard for a run whose rates were found, where F can be told at its start; the first look is compiled.
 
         None where a second copy of the state may not fit in memory.
@@ -58,11 +58,11 @@ class Guard:
         F = _look(run)
         return cls(F, F, _copy(run.state), max(FIRST_LOOK, 2 * run.steps)) if math.isfinite(F) else None
 
-    def steps_left(self, run: Guarded) -> int:
+    def steps_left(self, run: GuardedRun) -> int:
         """Until the next look."""
         return self.next_look - run.steps
 
-    def look(self, run: Guarded) -> None:
+    def look(self, run: GuardedRun) -> None:
         """Go back where F has risen too far."""
         begun = time.perf_counter()
         F = _look(run)
@@ -74,7 +74,7 @@ class Guard:
         elif math.isnan(F) or self.best + max(0.5 * (self.start - self.best), least_rise) < F:
             self.retreat(run, f"F rose to {F:.4g}" if math.isfinite(F) else "F was no longer finite")
 
-    def finish(self, run: Guarded) -> None:
+    def finish(self, run: GuardedRun) -> None:
         """At the end: back to the best state where F has risen too far since."""
         best, good, looks = self.best, self.good, self.next_look
         retreats = self.retreats
@@ -82,7 +82,7 @@ class Guard:
         if self.retreats == retreats:
             self.best, self.good, self.next_look = best, good, looks
 
-    def retreat(self, run: Guarded, reason: str) -> bool:
+    def retreat(self, run: GuardedRun, reason: str) -> bool:
         """Back to the best state with smaller steps; whether that was possible."""
         if self.retreats == MOST_RETREATS:
             return False
@@ -103,7 +103,7 @@ def _copy(state: Any) -> Any:
     return jax.tree.map(jnp.copy, state)
 
 
-def _look(run: Guarded) -> float:
+def _look(run: GuardedRun) -> float:
     """F of an excerpt, always the same in a run."""
     x = run.variables(run.problem, run.state).x
     return float(excerpt_objective(run.problem, x, run.key))

@@ -20,7 +20,7 @@ RUN_COLUMNS = ("step", *Cost._fields, "seconds")  # what a run records itself
 Metrics = Callable[[Problem, Variables], Mapping[str, Any]]
 
 
-class Spent(Protocol):
+class Usage(Protocol):
     """What a run has used up so far."""
 
     steps: int
@@ -54,20 +54,20 @@ class Budget:
         if self.steps is None and self.seconds is None and not drawn:
             raise ValueError("samples cannot be the only budget, this problem draws none; give steps= or seconds=.")
 
-    def share(self, run: Spent) -> float:
+    def share(self, run: Usage) -> float:
         """How much of the budget is used."""
         used = [(run.steps, self.steps), (run.cost.samples, self.samples), (run.seconds, self.seconds)]
         return max(float(spent) / limit for spent, limit in used if limit)
 
-    def steps_left(self, run: Spent) -> int:
+    def steps_left(self, run: Usage) -> int:
         """Steps that are left for the next chunk."""
         return CHUNK if self.steps is None else min(self.steps - run.steps, CHUNK)
 
-    def samples_left(self, run: Spent) -> float:
+    def samples_left(self, run: Usage) -> float:
         """Samples that are left; the compiled loop ends with the step that uses them up."""
         return math.inf if self.samples is None else self.samples - run.cost.samples
 
-    def used_up(self, run: Spent) -> str | None:
+    def used_up(self, run: Usage) -> str | None:
         """Why the run is over, if it is."""
         if self.seconds is not None and run.seconds >= self.seconds:
             return f"{self.seconds:g} seconds are used up"
@@ -84,8 +84,17 @@ class Plan:
 
     budget: Budget
     target: Mapping[str, float]
-    record_every: int
+    record_every: int | None  # steps between two records; None: each time so many that there are half as many again
     metrics: Metrics | None
+
+    def steps_to_record(self, steps: int) -> int:
+        """How many steps after these the next record is due."""
+        if self.record_every is not None:
+            return self.record_every - steps % self.record_every
+        due = 1
+        while due <= steps:
+            due += max(1, due // 2)
+        return due - steps
 
     def check(self) -> None:
         """Refuse what is no target or no metric, before anything is computed."""
@@ -104,7 +113,7 @@ class Plan:
                 shown = ", ".join(metrics) or "none"
                 raise ValueError(f"target names {name!r}, which is no recorded metric; the metrics are {shown}.")
 
-    def verdict(self, run: Spent, interrupted: bool) -> tuple[str, str] | None:
+    def verdict(self, run: Usage, interrupted: bool) -> tuple[str, str] | None:
         """Status and reason, if the run is over."""
         row = run.trace.rows[-1]
         for name, value in self.target.items():
@@ -133,9 +142,9 @@ def checked_metrics(values: Any) -> Mapping[str, Any]:
     return values
 
 
-def record_interval(given: int | None, budget: Budget) -> int:
-    """Steps between two records: as given, else so that there are twenty, else a thousand."""
+def record_interval(given: int | None, budget: Budget) -> int | None:
+    """Steps between two records: as given, else so that there are twenty; None where nobody knows how many come."""
     if given is None:
-        return max(1, budget.steps // 20) if budget.steps else 1000
+        return max(1, budget.steps // 20) if budget.steps else None
     arguments.count("record_every", given)
     return given

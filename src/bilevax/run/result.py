@@ -94,16 +94,30 @@ class Result:
         x and y come back as dictionaries, lists, tuples and arrays; a module or another container as a dictionary of
         its arrays by their places. With the `problem` they are as its user gave them.
         """
+        if problem is not None and not isinstance(problem, Problem):
+            raise TypeError(f"problem must be a bilevax.Problem, or left out; got {type(problem).__name__}.")
         fields, trees, states = saved.read(path)
         trace = Trace(fields.pop("rows"), fields.pop("settings"))
         guard = fields.pop("guard", None)
         kept = None if guard is None else Guard(good=states["good"], **guard)
         x, y = trees["x"], trees["y"]
         if problem is not None:
+            _check_sizes(path, problem, x, y)
             x = problem.give_back_x(_flat(x))
             y = problem.give_back_y(_flat(y, problem.num_tasks))
         cost, notes = Cost(*fields.pop("cost")), tuple(fields.pop("notes"))
         return cls(x=x, y=y, cost=cost, notes=notes, trace=trace, state=states["state"], guard=kept, **fields)
+
+
+def _check_sizes(path: str | os.PathLike[str], problem: Problem, x: PyTree, y: PyTree) -> None:
+    """Refuse a problem that has other variables than the file."""
+    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))
+    given, right = (count(x), count(y)), (problem.dim_x, problem.num_tasks * problem.dim_y)
+    if given != right:
+        raise ValueError(
+            f"problem must be the one that {os.fspath(path)} was solved for: it has {right[0]} numbers in x and "
+            f"{right[1]} in y, the file has {given[0]} and {given[1]}."
+        )
 
 
 def _flat(tree: PyTree, *axes: int) -> Any:

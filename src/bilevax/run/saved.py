@@ -81,7 +81,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, PyTree
         }
         return page["fields"], trees, states
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a result that bilevax saved, or it is damaged: {error}.") from None
+        raise ValueError(f"the file {path} is not a result that bilevax saved, or it is damaged: {error}.") from None
 
 
 def restore(saved: SavedState, like: Any) -> Any:

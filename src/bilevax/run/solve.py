@@ -32,7 +32,7 @@ from bilevax.run.plan import CHUNK, RUN_COLUMNS, Budget, Metrics, Plan, checked_
 from bilevax.run.result import Result
 from bilevax.run.saved import SavedState, restore
 from bilevax.run.trace import Trace
-from bilevax.schedule import Found, Scales
+from bilevax.schedule import RateRule, Scales
 
 CHUNK_SECONDS = 0.25  # how long one call should take, so that Ctrl-C and the clock are heard
 
@@ -106,7 +106,7 @@ class _Run:
             )
 
     def chunk_size(self, plan: Plan) -> int:
-        until_record = plan.record_every - self.steps % plan.record_every
+        until_record = plan.steps_to_record(self.steps)
         limit = CHUNK_SECONDS
         if plan.budget.seconds is not None:
             limit = min(limit, plan.budget.seconds - self.seconds)
@@ -211,13 +211,17 @@ def _check_batches(problem: Problem, settings: Mapping[str, Any]) -> None:
     available = device.available_bytes()
     rows = [jax.eval_shape(lambda: data.take(jnp.int32(0), jnp.zeros(1, jnp.int32)))  # noqa: B023
             for data in (problem.upper_data, problem.lower_data)]  # fmt: skip
-    row = sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows))
-    for name in ("batch_size", "initial_batch_size"):
+    row = max(8, sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in jax.tree.leaves(rows)))
+    tasks = min(settings.get("tasks_per_step", problem.num_tasks) or 1, problem.num_tasks)  # ten at most by default
+    for name, count in (("batch_size", tasks), ("initial_batch_size", 1)):  # a first batch comes task by task
         size = settings.get(name)
-        if available is not None and isinstance(size, int) and size * max(row, 8) > available:
+        if available is None or not isinstance(size, (int, np.integer)):
+            continue
+        needed = int(size) * int(count) * row
+        if needed > available:
             raise MemoryError(
-                f"{name} must be so small that a batch fits in memory; {size} samples of {row} bytes take "
-                f"{size * row / 1e9:.3g} GB, and {available / 1e9:.3g} GB are available."
+                f"{name} must be so small that a batch fits in memory; {size} samples of {row} bytes for each of "
+                f"{count} tasks take {needed / 1e9:.3g} GB, and {available / 1e9:.3g} GB are available."
             )
 
 
@@ -247,7 +251,7 @@ def _loop_of(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
     def loop(
         problem: Problem, state: Any, key: Array, t: Array, n: Array, samples: Array
     ) -> tuple[Any, Array, Array, Array, Array]:
-        def unfinished(carry: tuple[Any, ...]) -> Array:
+        def goes_on(carry: tuple[Any, ...]) -> Array:
             _, _, used, k, finite, converged = carry
             return finite & ~converged & (k < n) & (used < samples)
 
@@ -260,7 +264,7 @@ def _loop_of(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
 
         costs = jnp.zeros((CHUNK, len(Cost._fields)))
         first = (state, costs, jnp.asarray(0, float), jnp.int32(0), jnp.asarray(True), jnp.asarray(False))
-        state, costs, _, taken, finite, converged = jax.lax.while_loop(unfinished, body, first)
+        state, costs, _, taken, finite, converged = jax.lax.while_loop(goes_on, body, first)
         return state, costs, taken, finite, converged
 
     return jax.jit(loop, donate_argnums=1)
@@ -280,7 +284,7 @@ def _carry_out(run: _Run, plan: Plan, interrupted: Callable[[], bool], report: t
         run.compile(loop)
         run.guard = run.guard or Guard.of(run)
     while ended is None:
-        size = run.chunk_size(plan)
+        size, record_at = run.chunk_size(plan), run.steps + plan.steps_to_record(run.steps)
         if plan.budget.steps is None:  # else all steps were looked at beforehand
             schedule.check_all(run.algorithm.settings, run.steps + 1, run.steps + size)
         if not run.advance(loop, size, plan.budget.samples_left(run)):
@@ -291,7 +295,7 @@ def _carry_out(run: _Run, plan: Plan, interrupted: Callable[[], bool], report: t
             return "diverged", f"step {run.steps + 1} left the finite numbers, the state before it is returned"
         if run.guard is not None and run.guard.steps_left(run) <= 0:
             run.guard.look(run)
-        if run.steps % plan.record_every == 0:
+        if run.steps >= record_at:
             run.record(plan.metrics)
             run.look()
         report(run.steps, plan.budget.share(run), run.trace.rows[-1])
@@ -306,7 +310,7 @@ def _words_on_rates(algorithm: Algorithm, state: Any) -> tuple[str, ...]:
     scales = getattr(state, "scales", ())
     if not isinstance(scales, Scales):
         return ()
-    found = [(name, rate) for name, rate in algorithm.settings.items() if isinstance(rate, Found)]
+    found = [(name, rate) for name, rate in algorithm.settings.items() if isinstance(rate, RateRule)]
     listed = ", ".join(f"{name} = {float(rate_at(float, scales, 1, rate)):.3g}" for name, rate in found)
     return (
         f"Found when the run started: {listed}; from L_g = {float(scales.smoothness):.3g}, F that falls along its "
@@ -344,9 +348,10 @@ def solve(
       it, with the step that uses it up. Neither compilation nor evaluation counts as seconds.
     - `seed`: decides on all draws; 0 by default, and that of the resumed run with `resume`.
     - `target`: {"objective": 0.3} ends the run as soon as a recorded metric is that small.
-    - `metrics`: a function of (problem, Variables) that returns numbers by name, recorded every
-      `record_every` steps (20 times in all by default); `None` records the costs alone. The default solves all
-      lower problems exactly: F(x) and its error, ‖∇F(x)‖ and the mean ‖y_i − y_i*‖².
+    - `metrics`: a function of (problem, Variables) that returns numbers by name; `None` records the costs alone. The
+      default solves all lower problems exactly: F(x) and its error, ‖∇F(x)‖ and the mean ‖y_i − y_i*‖².
+    - `record_every`: steps between two records; by default there are 20 of them, or, without `steps`, one after 1, 2,
+      3, 4, 6, 9, 13, ... steps, each time half as many again.
     - `iterate`: "last", or "random" as in the theorems: x_t̃ with t̃ uniform on 0..steps. Nothing after t̃
       matters to x_t̃, so t̃ is drawn first and the run ends there.
     - `resume`: a Result of the same problem, algorithm and settings to go on from, others are refused; its steps,

@@ -75,7 +75,7 @@ class Trace:
                 if (self[name] > 0).all():
                     axis.set_yscale("log")
         if path is not None:
-            figure.savefig(path, dpi=150)
+            files.write_figure(path, figure)
         return figure
 
     def save(self, path: str | os.PathLike[str]) -> None:

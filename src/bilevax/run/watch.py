@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from bilevax import draw, lapack
+from bilevax import arguments, draw, lapack
 from bilevax.problem import Problem
 from bilevax.structure import Hessian
 
@@ -31,12 +31,12 @@ class Spectrum(NamedTuple):
 def _extreme(product: Callable[[Array], Array], start: Array, shift: Any) -> Array:
     """vᵀHv/vᵀv where |eigenvalue of H − shift| is about the largest, by power iterations."""
 
-    def following(_: Array, v: Array) -> Array:
+    def advance(_: Array, v: Array) -> Array:
         image = product(v) - shift * v
         length = jnp.linalg.norm(image)
         return jnp.where(length > 0, image / length, v)  # an eigenvector of eigenvalue zero stays
 
-    v = jax.lax.fori_loop(0, PRODUCTS, following, start / jnp.linalg.norm(start))
+    v = jax.lax.fori_loop(0, PRODUCTS, advance, start / jnp.linalg.norm(start))
     return v @ product(v) / (v @ v)
 
 
@@ -76,9 +76,9 @@ def look_at(problem: Problem, x: Array, y: Array, step: int, neumann_step: Any =
             "lower loss; bilevax.check(problem) shows more.",
             AssumptionWarning, stacklevel=4,
         )  # fmt: skip
-    if isinstance(neumann_step, (int, float)) and neumann_step * largest > 2:
+    if arguments.is_number(neumann_step) and float(neumann_step) * largest > 2:
         warnings.warn(
-            f"neumann_step must be at most 1/L_g for its series to converge; it is {neumann_step:.3g}, and at step "
-            f"{step} L_g is {largest:.3g} at least: give {1 / largest:.2g} or less.",
+            f"neumann_step must be at most 1/L_g for its series to converge; it is {float(neumann_step):.3g}, and at "
+            f"step {step} L_g is {largest:.3g} at least: give {1 / largest:.2g} or less.",
             AssumptionWarning, stacklevel=4,
         )  # fmt: skip
