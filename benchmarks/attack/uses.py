@@ -190,6 +190,7 @@ RULES = {
     "neumann_step": positive,
     "neumann_terms": count(),
     "memory": count(most=1000),
+    "descents": count(most=100),
     "neumann_shrink": share,
     "inner_steps": count(),
     "first_stage": count(),
@@ -386,7 +387,7 @@ def runs():
     """solve, check and the exact values."""
     rules = {
         "problem": instance(bx.Problem),
-        "algorithm": instance(bx.Algorithm),
+        "algorithm": optional(instance(bx.Algorithm)),
         "steps": optional(count(0)),
         "samples": optional(count(0)),
         "seconds": optional(positive),
@@ -411,15 +412,120 @@ def runs():
         {"problem": instance(bx.Problem), "points": count(), "seed": seed},
     )
     x = array(lambda held: not sp.issparse(held) and held.shape == (2,))
-    for function in (bx.exact_objective, bx.exact_gradient):
+    for function in (bx.exact_objective, bx.exact_gradient, bx.exact_values):
         rules = {"problem": instance(bx.Problem), "x": x}
         yield Use(function.__name__, function, {"problem": problem(), "x": jnp.ones(2)}, rules)
+    yield from adaptations(x)
+    yield from trials()
     variables = bx.Variables(jnp.ones(2), jnp.ones((TASKS, 2)))
     rules = {"problem": instance(bx.Problem), "variables": instance(bx.Variables)}
     yield Use("exact_metrics", bx.exact_metrics, {"problem": problem(), "variables": variables}, rules)
     after = number(lambda v: v > -1 and np.isfinite(v))
     rules = {"scale": positive, "offset": after, "exponent": positive}
     yield Use("power", bx.power, {"scale": 1.0, "offset": 1.0, "exponent": 0.5}, rules)
+
+
+def told():
+    """What the losses of the tiny problem are told of a task."""
+    return jax.tree.map(lambda leaf: leaf[0], problem().tasks)
+
+
+def rows():
+    """Samples of a task of the tiny problem."""
+    return {"push": np.zeros((5, 2)), "scale": np.zeros(5), "cross": np.zeros(5)}
+
+
+def adaptations(x):
+    """lower_solution, of a task of the problem and of a new one."""
+    of_new = (
+        values.Value("the facts of a task", told),
+        values.Value("the facts of a task without c", lambda: {k: v for k, v in told().items() if k != "c"}),
+        values.Value("the facts of a task as text", lambda: jax.tree.map(str, told())),
+        values.Value("the facts of all tasks", lambda: problem().tasks),
+        values.Value("facts that are NaN", lambda: jax.tree.map(lambda leaf: leaf * np.nan, told())),
+    )
+    fits = lambda thing: jax.tree.map(np.shape, thing) == jax.tree.map(np.shape, told())
+    finite = lambda thing: all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(thing))
+    is_told = lambda thing: isinstance(thing, dict) and "A" in thing and fits(thing) and finite(thing)
+    task = Rule(lambda thing, value: RIGHT if is_told(thing) else _number_of_task(thing), of_new)
+    given = {"problem": problem(), "x": jnp.ones(2), "task": 0, "data": rows()}
+    yield Use(
+        "lower_solution", bx.lower_solution, given, {"problem": _this_problem, "x": x, "task": task, "data": _rows}
+    )
+
+
+def _number_of_task(thing):
+    whole = isinstance(thing, (int, np.integer)) and not isinstance(thing, bool)
+    return RIGHT if whole and 0 <= thing < TASKS else WRONG
+
+
+def _held(thing, value):
+    """Samples like those of the tiny problem, as many as one likes."""
+    if thing is None:
+        return RIGHT  # the task's own
+    if not isinstance(thing, dict) or set(thing) != set(rows()):
+        return WRONG
+    held = [real_array(thing[name]) for name in rows()]
+    if any(leaf is None or sp.issparse(leaf) or not leaf.ndim for leaf in held):
+        return WRONG
+    shapes = [leaf.shape for leaf in held]
+    return RIGHT if shapes[0][1:] == (2,) and shapes[1] == shapes[2] == shapes[0][:1] and shapes[0][0] else WRONG
+
+
+_this_problem = Rule(lambda thing, value: RIGHT if thing is problem() else WRONG)
+_rows = Rule(
+    _held,
+    (
+        values.Value("samples of a task", rows),
+        values.Value("samples with NaN", lambda: {**rows(), "push": np.full((5, 2), np.nan)}),
+        values.Value("samples of other lengths", lambda: {**rows(), "scale": np.zeros(4)}),
+        values.Value("samples of another shape", lambda: {**rows(), "push": np.zeros((5, 3))}),
+        values.Value("samples without scale", lambda: {k: v for k, v in rows().items() if k != "scale"}),
+        values.Value("no samples", lambda: {k: v[:0] for k, v in rows().items()}),
+        values.Value("masked samples", lambda: {**rows(), "scale": np.ma.array(np.zeros(5), mask=[1, 0, 0, 0, 0])}),
+        values.Value("samples of text", lambda: {**rows(), "scale": np.array(["0"] * 5)}),
+        values.Value("complex samples", lambda: {**rows(), "scale": np.zeros(5, complex)}),
+        values.Value("samples in a holder", lambda: bx.shared(rows())),
+    ),
+)
+
+
+def trials():
+    """tune: it ends where the settings would be compiled."""
+    factories = (
+        plain("bilevax.soba", bx.soba, "factory"),
+        plain("bilevax.implicit, which finds no rate", bx.implicit),
+        plain("an algorithm instead of its factory", bx.rsvrb()),
+        plain("a factory that asks for an argument", lambda *, mine: bx.rsvrb(upper_step=mine)),
+        plain("a factory of something else", lambda **given: "rsvrb"),
+        plain(
+            "a factory that gives all rates", lambda **given: bx.soba(upper_step=0.1, lower_step=0.1, inverse_step=0.1)
+        ),
+    )
+    settings = (
+        values.Value("{'batch_size': 2}", lambda: {"batch_size": 2}, ("settings",)),
+        values.Value("{'batch_sise': 2}", lambda: {"batch_sise": 2}),
+        values.Value("{'batch_size': -2}", lambda: {"batch_size": -2}),
+        values.Value("{2: 3}", lambda: {2: 3}),
+    )
+    own = lambda thing, value: RIGHT if thing is None or thing == {} or "settings" in value.right_for else WRONG
+    yield Use(
+        "tune",
+        bx.tune,
+        {"problem": problem(), "factory": bx.rsvrb, "seconds": 0.01},
+        {
+            "problem": instance(bx.Problem),
+            "factory": made_for("factory", *factories),
+            "seconds": positive,
+            "tries": count(4, 10_000),
+            "seed": seed,
+            "progress": optional(boolean),
+            "settings": Rule(
+                lambda thing, value: own(thing, value) if not hasattr(thing, "shape") else WRONG, settings
+            ),
+        },
+        words={"settings": ("batch_sise", "batch_size"), "factory": ("settings",)},
+    )
 
 
 features = array(lambda held: held.ndim == 2 and held.shape[0] == 4 and held.shape[1] > 0)
@@ -660,6 +766,46 @@ def readers(folder):
     )
     yield Use("Trace.load", bx.Trace.load, {"path": kept}, {"path": _path(kept)}, words=path)
     yield Use("Trace.save", bx.Trace([], {}).save, {"path": kept}, {"path": _saved(kept, folder)}, words=path)
+    yield from results(folder, path)
+
+
+def ended():
+    """A result that was not run for."""
+    trace = bx.Trace([{"step": 0, "seconds": 0.0, "samples": 0, "objective": 1.0}], {})
+    return bx.Result(
+        jnp.ones(2),
+        jnp.ones((TASKS, 2)),
+        "done",
+        "",
+        1,
+        bx.Cost(0, 0, 0),
+        0.0,
+        trace,
+        (jnp.ones(2),),
+        0,
+        {"by": "hand"},
+    )
+
+
+def results(folder, path):
+    """Files and pictures of a Result."""
+    whole, cut, other, picture = (folder / name for name in ("run.npz", "cut.npz", "other.npz", "run.png"))
+    ended().save(whole)
+    cut.write_bytes(whole.read_bytes()[:-50])
+    np.savez(other, page=np.zeros(3))
+    damaged = [
+        values.Value(f"a file that is {words}", lambda file=file: file)
+        for words, file in [("cut off", cut), ("of somebody else's", other)]
+    ]
+    rule = _path(whole)
+    rules = {"path": rule._replace(own=(*rule.own, *damaged)), "problem": optional(_this_problem)}
+    yield Use("Result.load", bx.Result.load, {"path": whole}, rules, words=path)
+    yield Use("Result.save", ended().save, {"path": whole}, {"path": _saved(whole, folder)}, words=path)
+    drawn = Rule(
+        lambda thing, value: RIGHT if thing is None else _saved(picture, folder).judge(thing, value),
+        _saved(picture, folder).own,
+    )
+    yield Use("Result.plot", ended().plot, {"path": picture}, {"path": drawn}, words=path, costly=True)
 
 
 def _saved(right, folder):

@@ -48,6 +48,14 @@ def test_each_kind_of_change_is_made(source, before, after):
     assert (before, after) in changes(source)
 
 
+def test_the_tests_that_are_meant_for_a_file_exist():
+    for name, tests in mutants.TESTS.items():
+        assert (ROOT / mutants.PACKAGE / name).exists(), name
+        for test in tests:
+            path, _, function = test.partition("::")
+            assert f"def {function.partition('[')[0]}" in (ROOT / path).read_text(), test
+
+
 def test_a_mutant_is_the_source_with_that_change_alone():
     source = 'def f(a: Float[Array, "n 1"], b):\n    """Text 1."""\n    # λ\n    return "λ", a - 2 * b\n'
     found = {mutant.source.splitlines()[3].strip() for mutant in mutants.mutants_of(source)}
