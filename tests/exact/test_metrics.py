@@ -10,6 +10,16 @@ import bilevax as bx
 from bilevax.exact import evaluation, lower
 from bilevax.run import metrics
 
+solve_lower = jax.jit(lower.solve_lower)
+
+
+@pytest.fixture
+def own_programs():
+    """Programs of exact values that are compiled for this test, and that no other one meets."""
+    evaluation._evaluate.clear_cache()
+    yield
+    evaluation._evaluate.clear_cache()
+
 
 @pytest.mark.parametrize("m", [1, 70])
 def test_exact_objective_and_gradient_equal_the_closed_form(m):
@@ -56,16 +66,16 @@ def test_lower_problems_are_solved_to_rounding_on_ragged_data():
         strong_convexity=0.1,
     )
     for i in range(3):
-        y, _ = lower.solve_lower(problem, problem.x0, problem.y0, jnp.int32(i))
+        y, _ = solve_lower(problem, problem.x0, problem.y0, jnp.int32(i))
         own = lambda y, i=i: g(problem.x0, y, i, jnp.asarray(rows[offsets[i] : offsets[i + 1]]))
         assert jnp.linalg.norm(jax.grad(own)(y)) < 1e-13
 
 
-def test_a_lower_problem_with_many_variables_is_solved_without_its_hessian(monkeypatch):
+def test_a_lower_problem_with_many_variables_is_solved_without_its_hessian(monkeypatch, own_programs):
     monkeypatch.setattr(lower, "DENSE_UP_TO", 1)
     monkeypatch.setattr(lower, "FEW", 1)
     problem = Model(2, dim_y=4).problem()
-    y, _ = lower.solve_lower(problem, problem.x0, problem.y0_of(1), jnp.int32(1))
+    y, _ = jax.jit(lambda i: lower.solve_lower(problem, problem.x0, problem.y0_of(1), i))(jnp.int32(1))
     assert jnp.linalg.norm(problem.lower_gradient(problem.x0, y, jnp.int32(1))) < 1e-13
     stiff_problem, truth = stiff(20, 1e5)
     np.testing.assert_allclose(bx.exact_gradient(stiff_problem, stiff_problem.x0), truth, rtol=1e-7)
@@ -92,40 +102,44 @@ def test_conjugate_gradients_begin_again_until_they_are_there():
     assert 1e-10 < jnp.linalg.norm(v - H @ (1e200 * sloppy.h)) / jnp.linalg.norm(v) < 0.01
 
 
+ROWS, SIGNS = np.random.default_rng(1).normal(size=(40, 5)), np.sign(np.random.default_rng(2).normal(size=40))
+
+
+def square(x, y, task, batch):
+    """An upper loss."""
+    return jnp.sum(y**2)
+
+
+def scaled_regression(x, y, task, batch):
+    """A logistic regression with a ridge, times a number; one function, to be compiled once."""
+    A, b = (jnp.asarray(values, y.dtype) for values in (ROWS, SIGNS))
+    return task["scale"] * (jnp.mean(jax.nn.softplus(-b * (A @ y))) + task["ridge"] / 2 * jnp.sum((y - x) ** 2))
+
+
+def scaled_problem(scale, ridge, start, dtype=float):
+    """One lower problem of that loss."""
+    tasks = {"scale": jnp.full(1, scale, dtype), "ridge": jnp.full(1, ridge, dtype)}
+    return bx.Problem(
+        upper=square, lower=scaled_regression, x0=jnp.zeros(5, dtype), y0=jnp.full(5, start, dtype), y0_per_task=False,
+        tasks=tasks, strong_convexity=ridge * scale,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("scale", [1e-8, 1e-3, 1.0, 1e3])
 @pytest.mark.parametrize("far", [0.0, 30.0])
 def test_the_solution_does_not_depend_on_the_scale_of_the_loss_or_the_start(scale, far):
-    rng = np.random.default_rng(1)
-    rows, signs = jnp.asarray(rng.normal(size=(40, 5))), jnp.asarray(np.sign(rng.normal(size=40)))
-    g = lambda x, y, i, batch: scale * (jnp.mean(jax.nn.softplus(-signs * (rows @ y))) + 5e-4 * jnp.sum((y - x) ** 2))
-    problem = bx.Problem(
-        upper=lambda x, y, i, batch: jnp.sum(y**2),
-        lower=g,
-        x0=jnp.zeros(5),
-        y0=jnp.full(5, far),
-        strong_convexity=1e-3 * scale,
-    )
-    y, _ = lower.solve_lower(problem, problem.x0, problem.y0, jnp.int32(0))
-    gradient = jax.grad(lambda y: g(problem.x0, y, 0, None) / scale)(y)
-    assert jnp.linalg.norm(gradient) < 1e-12
+    problem = scaled_problem(scale, 1e-3, far)
+    y = np.asarray(solve_lower(problem, problem.x0, problem.y0, jnp.int32(0))[0])
+    gradient = ROWS.T @ (-SIGNS / (1 + np.exp(SIGNS * (ROWS @ y)))) / 40 + 1e-3 * y
+    assert np.linalg.norm(gradient) < 1e-12
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0])
 @pytest.mark.parametrize("ridge", [1e-2, 1e-4])
 def test_float32_reaches_the_solution_of_float64(scale, ridge):
-    rng = np.random.default_rng(1)
-    rows, signs = rng.normal(size=(40, 5)), np.sign(rng.normal(size=40))
-
     def solution(dtype):
-        A, b = jnp.asarray(rows, dtype), jnp.asarray(signs, dtype)
-        problem = bx.Problem(
-            upper=lambda x, y, i, batch: jnp.sum(y**2),
-            lower=lambda x, y, i, batch: scale * (jnp.mean(jax.nn.softplus(-b * (A @ y))) + ridge / 2 * jnp.sum(y**2)),
-            x0=jnp.zeros(1, dtype),
-            y0=jnp.full(5, 3.0, dtype),
-            strong_convexity=ridge * scale,
-        )
-        return np.asarray(lower.solve_lower(problem, problem.x0, problem.y0, jnp.int32(0))[0])
+        problem = scaled_problem(scale, ridge, 3.0, dtype)
+        return np.asarray(solve_lower(problem, problem.x0, problem.y0, jnp.int32(0))[0])
 
     truth = solution(np.float64)
     with jax.enable_x64(False):
@@ -136,7 +150,7 @@ def test_float32_reaches_the_solution_of_float64(scale, ridge):
 def test_float32_solves_are_as_good_as_float32_allows():
     with jax.enable_x64(False):
         problem = Model(2).problem(np.float32)
-        y, _ = lower.solve_lower(problem, problem.x0, problem.y0_of(0), jnp.int32(0))
+        y, _ = solve_lower(problem, problem.x0, problem.y0_of(0), jnp.int32(0))
         assert y.dtype == np.float32
         assert jnp.linalg.norm(problem.lower_gradient(problem.x0, y, jnp.int32(0))) < 1e-6
 
@@ -235,18 +249,22 @@ def test_the_error_that_is_told_is_the_error():
     """At a point beside y*, what one more Newton step shows is what is missing, to first order."""
     problem = badly_scaled(own=True)
     x, truth = problem.x0, bx.exact_values(problem, problem.x0)
-    y = (1 + 1e-4) * truth.y
-    invert = lower.inverse_at(problem, x, y, 0)
-    delta = -invert(problem.lower_gradient(x, y, 0)).h
-    F, gradient = (
-        evaluation._objective_of(problem, x, y, delta, 0),
-        evaluation._gradient_of(problem, x, y, delta, 0, invert),
-    )
+
+    @jax.jit
+    def beside(y):
+        invert = lower.inverse_at(problem, x, y, 0)
+        delta = -invert(problem.lower_gradient(x, y, 0)).h
+        return (
+            evaluation._objective_of(problem, x, y, delta, 0),
+            evaluation._gradient_of(problem, x, y, delta, 0, invert),
+        )
+
+    F, gradient = beside((1 + 1e-4) * truth.y)
     np.testing.assert_allclose(-F.error, F.value - truth.objective, rtol=0.02)
     np.testing.assert_allclose(-gradient.error, gradient.value - truth.gradient, rtol=0.02)
 
 
-def test_what_a_solver_says_of_one_task_is_said_of_all(monkeypatch):
+def test_what_a_solver_says_of_one_task_is_said_of_all(monkeypatch, own_programs):
     """A solver that ends at y0, thinks that it is there, and cannot solve with ∇²yy g."""
     model = Model(3)
     problem = model.problem()
