@@ -10,7 +10,7 @@ demo: $(VENV)/.demo
 	$(BIN)/bilevax demo --out $(OUT)
 
 test: $(VENV)/.dev lint
-	$(BIN)/pytest -n 2 --dist loadgroup -q
+	$(BIN)/pytest -n 2 -q
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -60,7 +60,8 @@ def problem_of(bx, data, num_tasks):
     temperatures = None
     if num_tasks > 1:
         some = rng.permutation(len(test_labels))[:100]
-        test, test_labels, temperatures = test[some], test_labels[some], rng.uniform(1, 11, num_tasks)
+        test, test_labels = test[some], test_labels[some]
+        temperatures = np.random.default_rng(1).uniform(1, 11, num_tasks)  # as `bilevax.lab.cases` has them
     return bx.problems.reweighting(
         train_features=train, train_labels=labels, trusted_features=test, trusted_labels=test_labels,
         temperatures=temperatures, ridge=1e-2, rows="dense",

@@ -126,14 +126,14 @@ def best_of(function, given, repeats):
     return min(spent) / repeats
 
 
-def machine():
+def machine(side=1500):
     """Seconds per byte of copies of several sizes (read and written), and per operation of a large product."""
 
     copies = {
         size: best_of(lambda a: a + 1, jnp.zeros(size // 8, jnp.float32), max(3, 2**26 // size)) / size
         for size in COPIES
     }
-    return copies, best_of(lambda a: a @ a * 1e-3, jnp.ones((1500, 1500), jnp.float32), 3) / (2 * 1500**3)
+    return copies, best_of(lambda a: a @ a * 1e-3, jnp.ones((side, side), jnp.float32), 3) / (2 * side**3)
 
 
 def lowest(moved, operations, speeds):
@@ -190,9 +190,9 @@ def transcription_microseconds(problem, steps):
     first = [(rng.integers(0, len(model.t), BATCH), rng.integers(0, len(model.b), BATCH)) for _ in range(m)]
     y0 = [np.zeros(problem.dim_y) for _ in range(m)]
     theta = boxes.Theta(model, np.asarray(problem.x0, float), y0, first)
-    draws = []
+    draws, drawn = [], jax.jit(lambda t: draw.draw_step(problem, draw.Sampling(size, BATCH), jax.random.key(t)))
     for t in range(steps):
-        d = jax.tree.map(np.asarray, draw.draw_step(problem, draw.Sampling(size, BATCH), jax.random.key(t)))
+        d = jax.tree.map(np.asarray, drawn(t))
         draws.append(boxes.Drawn(d.tasks, d.weights, d.upper, d.lower, d.direction_tasks))
     share = size / m
     rates = [boxes.Rates(10 * share, 0.3 * share, 1.0, *[0.03 if m == 1 else 0.3 * share] * 6)] * steps
@@ -308,7 +308,7 @@ def main(arguments=None):
     chosen = parser.parse_args(arguments)
     cases = chosen.cases.split(",") if chosen.cases else (("a1a-1", "a1a-20") if chosen.short else CASES)
     rounds, call_seconds, transcribed = (3, None, 1) if chosen.short else (9, 0.15, 3)
-    speeds = machine()
+    speeds = machine(500 if chosen.short else 1500)
     figures = {f"copy_{size // 1024}kB_gigabytes_per_second": 1e-9 / pace for size, pace in speeds[0].items()}
     figures["product_gigaflops"] = 1e-9 / speeds[1]
     table = []
@@ -317,7 +317,7 @@ def main(arguments=None):
         rows, more = measure(case, rounds, call_seconds, transcribed, speeds, chosen.short)
         table += rows
         figures |= more
-        if not case.endswith("-1"):
+        if not (case.endswith("-1") or chosen.short):
             figures |= profile(case, speeds)
         harness.show(
             f"µs per step, float32, {harness.where_from()}",

@@ -6,15 +6,18 @@ program is found by all that it is made of, so a changed source finds nothing th
 """
 
 import functools
+import gc
 import itertools
 import os
 from pathlib import Path
 
-QUICK_COMPILATION = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+QUICK_COMPILATION = (
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
+)
 os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
 CACHE = {
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".jax_cache"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",  # what takes less is not worth a file
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
 for name, value in CACHE.items():  # in the environment, for the processes that tests start
@@ -31,9 +34,24 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+gc.set_threshold(50_000, 20, 50)  # tracing makes many short-lived objects, and to look for cycles takes a tenth of it
+
 MOST_MAPS = 30_000  # of the 65,530 that a process may have; every program takes some, and XLA crashes without
 MAPS = Path("/proc/self/maps")
 tests_run = itertools.count()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """The tests of a file run in one process, which compiles their programs once; those of `test_shows.py` in any."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            path = nodeid.partition("::")[0]
+            return nodeid if path.endswith("test_shows.py") else path
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -98,7 +98,7 @@ def test_the_table_of_algorithms_is_printed():
 
 
 def test_the_demo_cleans_and_draws(tmp_path):
-    shown = run("-m", "bilevax.cli", "demo", "--steps", "150", "--out", tmp_path / "out", as_users=True)
+    shown = run("-m", "bilevax.cli", "demo", "--steps", "150", "--out", tmp_path / "out")
     assert shown.returncode == 0, shown.stderr
     percent = {name: float(value) for name, value in re.findall(r"test accuracy, (.*?) +│ +([\d.]+)%", shown.stdout)}
     assert percent["cleaned by bilevax"] > percent["labels as given"] + 15

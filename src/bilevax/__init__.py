@@ -47,7 +47,7 @@ from bilevax.run.solve import solve
 from bilevax.run.trace import Trace
 from bilevax.run.watch import AssumptionWarning
 from bilevax.schedule import Mixing, power
-from bilevax.trials import Tuned
+from bilevax.trials import TuneResult
 from bilevax.trials import tune as tune
 
 __version__ = "0.1.0"
@@ -67,7 +67,7 @@ __all__ = [
     "Problem",
     "Result",
     "Trace",
-    "Tuned",
+    "TuneResult",
     "Tuning",
     "Variables",
     "check",

@@ -81,7 +81,7 @@ def _trusted_only(digits: Digits) -> float:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CleaningResult:
     """What the demo found: figures by name, the run, and how suspicious each training label is."""
 
     figures: dict[str, float]
@@ -90,7 +90,7 @@ class Outcome:
     suspicion: np.ndarray
 
 
-def clean(steps: int = 1500, seed: int = 0) -> Outcome:
+def clean(steps: int = 1500, seed: int = 0) -> CleaningResult:
     """Learn the weights with RSVRB, five of the ten tasks a step, and see what they are worth."""
     from sklearn.metrics import roc_auc_score
 
@@ -115,10 +115,10 @@ def clean(steps: int = 1500, seed: int = 0) -> Outcome:
         "samples drawn": float(result.cost.samples),
         "seconds": result.seconds,
     }
-    return Outcome(figures, result, digits, suspicion)
+    return CleaningResult(figures, result, digits, suspicion)
 
 
-def draw_picture(outcome: Outcome, path: Path) -> None:
+def draw_picture(outcome: CleaningResult, path: Path) -> None:
     """The curve of F, the weights of right and wrong labels, and the most suspicious images."""
     import matplotlib
 
@@ -153,7 +153,7 @@ def draw_picture(outcome: Outcome, path: Path) -> None:
 PICTURE, TRACE = "digits.png", "trace.json"
 
 
-def run(out: Path, steps: int, seed: int) -> Outcome:
+def run(out: Path, steps: int, seed: int) -> CleaningResult:
     """Clean, and write the picture and the trace into `out`, both or none (`bilevax.files.together`)."""
     with together(out, (PICTURE, TRACE)) as new:
         outcome = clean(steps, seed)

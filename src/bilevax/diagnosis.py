@@ -19,7 +19,7 @@ from bilevax.draw import Data, NoData
 from bilevax.exact import evaluation, lower
 from bilevax.problem import Problem
 from bilevax.scales import measure
-from bilevax.schedule import Found
+from bilevax.schedule import RateRule
 
 STEP = 1e-5  # of a central difference in float64: its error is some 1e-10 of the scale
 BATCH = 8  # samples on which a loss is compared with the mean of its samples
@@ -233,10 +233,8 @@ def _rates(problem: Problem, seed: int) -> dict[str, dict[str, float]]:
     for name, share in {"soba": 1.0, "rsvrb": few, "block_soba": few}.items():
         defaults = inspect.signature(DESCRIPTIONS[name].factory).parameters
         scales = find(problem, jax.random.key(seed), defaults["batch_size"].default, 1.0)[0]._replace(share=share)
-        rates = {rate: parameter.default for rate, parameter in defaults.items()}
-        found[name] = {
-            rate: float(rate_at(float, scales, 1, value)) for rate, value in rates.items() if isinstance(value, Found)
-        }
+        rates = {rate: own.default for rate, own in defaults.items() if isinstance(own.default, RateRule)}
+        found[name] = {rate: float(rate_at(float, scales, 1, rule)) for rate, rule in rates.items()}
     return found
 
 

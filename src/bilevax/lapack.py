@@ -75,13 +75,13 @@ def factor_scaled(matrix: Float[Array, "n n"]) -> ScaledFactor:
     unit, identity = matrix * scale[:, None] * scale[None, :], jnp.eye(n, dtype=matrix.dtype)
     least, most = 4 * n * float(jnp.finfo(matrix.dtype).eps), 1e30
 
-    def raised(before: tuple[Array, Array]) -> tuple[Array, Array]:
+    def raise_shift(before: tuple[Array, Array]) -> tuple[Array, Array]:
         shift = jnp.maximum(100 * before[0], least)
         return shift, jnp.linalg.cholesky(unit + shift * identity)
 
     fails = lambda tried: jnp.isnan(tried[1][-1, -1]) & (tried[0] < most)
     first = jnp.zeros((), matrix.dtype), jnp.linalg.cholesky(unit)
-    return ScaledFactor(jax.lax.while_loop(fails, raised, first)[1], scale)
+    return ScaledFactor(jax.lax.while_loop(fails, raise_shift, first)[1], scale)
 
 
 @sequential_vmap

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bilevax import draw
 from bilevax.draw import Indices, NoData
-from bilevax.exact.follow import Followed, follow, invert
+from bilevax.exact.follow import LowerPoint, follow, invert
 from bilevax.problem import Problem, X
 from bilevax.schedule import Scales
 
@@ -48,18 +48,18 @@ class Excerpt:
 
         self.samples = jax.vmap(samples)(self.tasks)
 
-    def start(self, x: X) -> Followed:
+    def start(self, x: X) -> LowerPoint:
         """Where the lower problems begin."""
         problem, as_matrix = self.problem, self.problem.dim_y <= MATRIX
         y = jax.vmap(problem.y0_of)(self.tasks)
         near = lambda y, i, zeta: invert(problem, x, y, i, as_matrix, zeta)
-        return Followed(y, jnp.zeros_like(y), jax.vmap(near)(y, self.tasks, self.samples[1]))
+        return LowerPoint(y, jnp.zeros_like(y), jax.vmap(near)(y, self.tasks, self.samples[1]))
 
-    def look(self, x: X, at: Followed) -> tuple[Float[Array, ""], X, Followed]:
+    def look(self, x: X, at: LowerPoint) -> tuple[Float[Array, ""], X, LowerPoint]:
         """F, ∇F and the lower problems at x."""
         one = lambda task, i, xi, zeta: follow(self.problem, x, task, i, xi, zeta)
         term, y, h = jax.vmap(one)(at, self.tasks, *self.samples)
-        return term.objective.mean(), term.gradient.mean(0), Followed(y, h, at.near)
+        return term.objective.mean(), term.gradient.mean(0), LowerPoint(y, h, at.near)
 
 
 @jax.jit
@@ -74,7 +74,7 @@ class _Search(NamedTuple):
 
     F: Float[Array, ""]
     gradient: X
-    at: Followed
+    at: LowerPoint
     t: Float[Array, ""]
     first_is_good: Bool[Array, ""]
     is_good: Bool[Array, ""]

@@ -245,7 +245,7 @@ def _length_over_eras(now: Reading, eras: Eras, visit: Reading) -> Float[Array, 
     length = ((end[0] - visit.sums[0, 6]) + (end[1] - visit.sums[1, 6])) * scale
     left = jnp.where(same, 0, jnp.exp(first[0]) * scale)
 
-    def unfinished(at: tuple[Array, Array, Array]) -> Array:
+    def goes_on(at: tuple[Array, Array, Array]) -> Array:
         era, left, _ = at
         return (era < this_era) & (left > jnp.finfo(eras.dtype).eps ** 1.5)
 
@@ -254,7 +254,7 @@ def _length_over_eras(now: Reading, eras: Eras, visit: Reading) -> Float[Array, 
         log, hi, lo = eras[era % len(eras)]
         return era + 1, left * jnp.exp(log), length + left * (hi + lo)
 
-    era, left, length = jax.lax.while_loop(unfinished, through_era, (first_era + 1, left, length))
+    era, left, length = jax.lax.while_loop(goes_on, through_era, (first_era + 1, left, length))
     return length + jnp.where(era == this_era, left * (now.sums[0, 6] + now.sums[1, 6]), 0)
 
 
@@ -296,7 +296,7 @@ def _replay(skip: Array, absence: Absence, task: Lower, region: Any) -> tuple[Ar
     cost more with more tasks, and only for those that w presses against their set.
     """
 
-    def unfinished(at: Replay) -> Array:
+    def goes_on(at: Replay) -> Array:
         s, left, *_ = at
         return ~skip & (s < absence.until) & (left > jnp.finfo(left.dtype).eps ** 2)
 
@@ -308,5 +308,5 @@ def _replay(skip: Array, absence: Absence, task: Lower, region: Any) -> tuple[Ar
         return s + 1, left, y + rates.relaxation * (trial - y), y
 
     one = jnp.ones((), task.y.dtype)
-    s, _, y, before = jax.lax.while_loop(unfinished, one_step, (absence.since, one, task.y, task.y))
+    s, _, y, before = jax.lax.while_loop(goes_on, one_step, (absence.since, one, task.y, task.y))
     return y, jnp.where(s < absence.until, y, before)  # it ended early: y has stopped moving

@@ -1,7 +1,7 @@
 """Identities that the algorithms must satisfy whatever the numbers are."""
 
 import itertools
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +162,7 @@ def test_pytrees_and_flat_vectors_make_the_same_run():
 # Unbiasedness, by enumerating all that can be drawn in one step of a tiny problem.
 
 
+@cache
 def tiny(p, size):
     """A state a few steps into a run with 3 tasks of 2 samples each, and what the step is made of."""
     problem = Model(3, n=2).problem()
@@ -173,7 +174,7 @@ def tiny(p, size):
 
 
 def all_caught_up(problem, method, state):
-    """Every task of a state, up to date."""
+    """Every task of a state, up to date; to be compiled."""
     rates_at = partial(method.rates_at, problem, state)
     _, eras = tasks.tick(state.own.clock, state.tables.eras, rates_at(state.step))
     catch_up = partial(family.catch_up, problem, dense, rates_at, state.own.clock, eras)
@@ -194,35 +195,38 @@ def weighted_outcomes(m, size, p):
     return [(tasks, np.prod([p[i] for i in tasks]), [1 / (size * p[i]) for i in tasks]) for tasks in sequences]
 
 
-@pytest.mark.parametrize(("p", "size"), [(None, 1), (None, 2), ([0.2, 0.3, 0.5], 1), ([0.2, 0.3, 0.5], 2)])
+@pytest.mark.parametrize(("p", "size"), [(None, 1), (None, 2), ((0.2, 0.3, 0.5), 1), ((0.2, 0.3, 0.5), 2)])
 def test_every_estimator_is_unbiased(p, size):
     problem, method, state = tiny(p, size)
     mixing = method.rates_at(problem, state, state.step).mixing
-    every = all_caught_up(problem, method, state)
+    every = jax.jit(partial(all_caught_up, problem, method))(state)
     current = [jax.tree.map(lambda leaf, i=i: leaf[i], every) for i in range(3)]
     samples = list(itertools.product(range(2), range(2)))  # every ξ and ζ of one task, equally likely
     one = jax.jit(partial(look, problem, state, mixing))
+    numpy = partial(jax.tree.map, np.asarray)
     single = {
-        (i, xi, zeta): one(current[i], jnp.int32(i), jnp.float64(1), jnp.array([xi]), jnp.array([zeta]))
+        (i, xi, zeta): numpy(one(current[i], jnp.int32(i), jnp.float64(1), jnp.array([xi]), jnp.array([zeta])))
         for i in range(3)
         for xi, zeta in samples
     }
+    merge = jax.jit(draw.merge)
     mean = [
         jax.tree.map(lambda *leaves: sum(leaves) / len(samples), *(single[i, xi, zeta] for xi, zeta in samples))
         for i in range(3)
     ]
-    expected = [jax.tree.map(jnp.zeros_like, mean[0]) for _ in range(3)]
+    expected = [jax.tree.map(np.zeros_like, mean[0]) for _ in range(3)]
     for numbers, probability, weights in weighted_outcomes(3, size, p):
         pairs = zip(numbers, weights, strict=True)
         contributions = [jax.tree.map(lambda leaf, w=w: w * leaf, mean[i]) for i, w in pairs]
-        merged = jax.tree.map(lambda *leaves: jnp.stack(leaves), *contributions)
+        merged = jax.tree.map(lambda *leaves: np.stack(leaves), *contributions)
         if p is not None and size > 1:
-            merged = draw.merge(jnp.array(numbers)[:, None] == jnp.array(numbers)[None, :], merged)
+            merged = numpy(merge(np.equal.outer(numbers, numbers), merged))
         for i in set(numbers):
             place = numbers.index(i)
             expected[i] = jax.tree.map(lambda e, leaf: e + probability * leaf[place], expected[i], merged)  # noqa: B023
+    on_all = jax.jit(lambda task, i: look(problem, state, mixing, task, i, 1.0, None, None))  # samples of the task
     for i in range(3):
-        truth = look(problem, state, mixing, current[i], jnp.int32(i), 1.0, None, None)  # on all samples of the task
+        truth = on_all(current[i], jnp.int32(i))
         jax.tree.map(lambda e, t: np.testing.assert_allclose(e, t, atol=1e-12), expected[i], truth)
 
 
@@ -249,12 +253,18 @@ def test_the_direction_is_unbiased(size, monkeypatch):
     np.testing.assert_allclose(jnp.mean(outcomes.own.d, axis=0), want, atol=1e-12)
 
 
+@cache
+def free_run():
+    """An algorithm, and its run on a problem without bounds."""
+    algorithm = bx.rsvrb(tasks_per_step=2, **STABLE)
+    return algorithm, run(Model(3).problem(), algorithm, 10)
+
+
 @pytest.mark.parametrize("name", ["f_x", "f_y", "g_xy", "y"])
 def test_infinite_bounds_are_none(name):
     """For all tasks, and for those that have none."""
     named = {"f_x": "C_fx", "f_y": "C_fy", "g_xy": "C_gxy", "y": "R_y"}[name]
-    algorithm = bx.rsvrb(tasks_per_step=2, **STABLE)
-    free = run(Model(3).problem(), algorithm, 10)
+    algorithm, free = free_run()
     assert getattr(Model(3, **{named: np.inf}).problem().bounds, name) is None
     some = run(Model(3, **{named: np.array([np.inf, 1e6, np.inf])}).problem(), algorithm, 10)
     np.testing.assert_allclose(some.x, free.x, rtol=1e-10)

@@ -18,7 +18,7 @@ pytest.importorskip("selenium")
 
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 HOW = "needs a browser: apt-get install --no-install-recommends chromium chromium-driver"
-pytestmark = [pytest.mark.skipif(not (BROWSER and DRIVER), reason=HOW), pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason=HOW)
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",

@@ -124,15 +124,19 @@ def test_a_hessian_that_is_not_known_is_estimated(kind):
 
 
 def after(algorithm, problem, steps=25):
-    state = jax.jit(algorithm.init)(problem, jax.random.key(0))
-    step = jax.jit(algorithm.step)
-    for t in range(steps):
-        state, _ = step(problem, state, jax.random.fold_in(jax.random.key(1), t))
-    return algorithm.variables(problem, state)
+    @jax.jit
+    def run(problem):
+        body = lambda t, state: algorithm.step(problem, state, jax.random.fold_in(jax.random.key(1), t))[0]
+        state = jax.lax.fori_loop(0, steps, body, algorithm.init(problem, jax.random.key(0)))
+        return algorithm.variables(problem, state)
+
+    return run(problem)
 
 
-@pytest.mark.parametrize("bounds", [None, bx.Bounds(f_y=0.6, g_xy=0.4, y=1.0)])
-@pytest.mark.parametrize("probabilities", [None, [0.1, 0.2, 0.3, 0.4]])
+@pytest.mark.parametrize(
+    ("bounds", "probabilities"),
+    [(None, None), (bx.Bounds(f_y=0.6, g_xy=0.4, y=1.0), None), (None, [0.1, 0.2, 0.3, 0.4])],
+)
 def test_nothing_changes_but_the_cost_where_the_hessian_is_known(bounds, probabilities):
     """RSVRB with the paper's matrices, the known ridge apart, makes the same steps."""
     problem = waves().replace(bounds=bx.Bounds() if bounds is None else jax.tree.map(jnp.asarray, bounds))
@@ -175,10 +179,11 @@ def test_block_soba_is_a_moving_average_of_each_inner_value_and_the_gradient_thr
         lower_step=rho, upper_step=gamma, mixing=1.0, tasks_per_step=size, batch_size=3, initialization="cheap"
     )
     key, flat = jax.random.key(4), lambda u: jax.flatten_util.ravel_pytree(u)[0]
-    state, x, u = algorithm.init(problem, key), problem.x0, problem.y0
+    state, x, u = jax.jit(algorithm.init)(problem, key), problem.x0, problem.y0
+    step, draws = jax.jit(algorithm.step), jax.jit(lambda key: draw.draw_step(problem, draw.Sampling(size, 3), key))
     u = jnp.broadcast_to(u, (M, u.shape[-1]))
     for t in range(1, 6):
-        drawn = draw.draw_step(problem, draw.Sampling(size, 3), jax.random.fold_in(key, t))
+        drawn = draws(jax.random.fold_in(key, t))
         slopes = []
         for i, zeta in zip(drawn.tasks, drawn.lower, strict=True):
             value = lambda x, i=i, zeta=zeta: flat(inner(x, SHIFTS[i], ROWS[zeta]))
@@ -186,7 +191,7 @@ def test_block_soba_is_a_moving_average_of_each_inner_value_and_the_gradient_thr
             through = jax.grad(lambda v, i=i: outer(problem.unravel_y(v), SHIFTS[i]))(u[i])
             slopes.append(jax.jacobian(value)(x).T @ through)
         x = x - gamma * jnp.mean(jnp.stack(slopes), axis=0)
-        state, _ = algorithm.step(problem, state, jax.random.fold_in(key, t))
+        state, _ = step(problem, state, jax.random.fold_in(key, t))
         np.testing.assert_allclose(state.tables.y, u, rtol=1e-10)
         np.testing.assert_allclose(state.x, x, rtol=1e-10)
 
@@ -196,9 +201,8 @@ def test_it_reaches_the_stationary_point_of_the_composition(name):
     from scipy.optimize import minimize
 
     problem = waves()
-    found = minimize(
-        lambda x: float(composed(x)), np.asarray(problem.x0), jac=lambda x: np.asarray(jax.grad(composed)(x))
-    )
+    both = jax.jit(jax.value_and_grad(composed))
+    found = minimize(lambda x: tuple(map(np.asarray, both(x))), np.asarray(problem.x0), jac=True)
     algorithm = getattr(bx, name)(
         upper_step=bx.power(2.0, 100.0, 0.7),
         lower_step=bx.power(5.0, 100.0, 0.5) if name == "block_soba" else 0.5,  # a moving average keeps its noise

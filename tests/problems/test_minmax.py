@@ -133,8 +133,8 @@ def test_a_box_that_presses_is_replayed_as_if_every_step_had_been_made():
     """Delayed updates of a sleeping task equal Algorithm 2 with every task brought up to date in every step."""
     problem = problem_in(bx.Box(-0.05, 0.04))
     algorithm = bx.rsvrb(upper_step=0.05, lower_step=0.3, mixing=0.2, tasks_per_step=1, batch_size=4)
-    state = algorithm.init(problem, jax.random.key(0))
-    step, variables = jax.jit(algorithm.step), jax.jit(algorithm.variables)
+    init, step, variables = map(jax.jit, (algorithm.init, algorithm.step, algorithm.variables))
+    state = init(problem, jax.random.key(0))
     literal = None
     for t in range(15):
         before = state
@@ -198,4 +198,4 @@ def test_what_y_still_lacks_is_told_also_where_a_set_holds_it(name):
     y = jnp.asarray(best(REGIONS[name], x)) * 0.9
     for i in range(M):
         gradient = problem.lower_gradient(x, y[i], i)
-        np.testing.assert_allclose(y[i] + lower._lacking(problem, y[i], i, gradient), y[i] / 0.9, rtol=1e-12)
+        np.testing.assert_allclose(y[i] + lower._remainder(problem, y[i], i, gradient), y[i] / 0.9, rtol=1e-12)

@@ -22,7 +22,8 @@ def squared_gradients(truth, algorithm, steps, seeds):
         state = algorithm.init(truth.problem, key)
         return jax.lax.scan(body, state, jnp.arange(1, steps + 1))[1]
 
-    values, finite = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), seeds))
+    one_by_one = jax.jit(lambda keys: jax.lax.map(run, keys))  # side by side both branches of a step would be taken
+    values, finite = one_by_one(jax.random.split(jax.random.key(0), seeds))
     assert finite.all()
     return np.asarray(values).mean(axis=0)
 

@@ -16,14 +16,14 @@ def library_run(problem, algorithm, steps=STEPS):
     """x (steps, d) and y (steps, m, d') after every step, and the final state."""
 
     @jax.jit
-    def run(problem, state):
+    def run(problem):
         def body(state, t):
             state, info = algorithm.step(problem, state, jax.random.fold_in(KEY, t))
             return state, (algorithm.variables(problem, state), info.finite)
 
-        return jax.lax.scan(body, state, jnp.arange(1, steps + 1))
+        return jax.lax.scan(body, algorithm.init(problem, KEY), jnp.arange(1, steps + 1))
 
-    state, (variables, finite) = run(problem, jax.jit(algorithm.init)(problem, KEY))
+    state, (variables, finite) = run(problem)
     assert finite.all()
     return variables.x, variables.y, state
 

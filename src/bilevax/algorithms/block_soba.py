@@ -31,9 +31,9 @@ from bilevax.algorithms.start import FirstBatch, cost_of_points, first_batch_of,
 from bilevax.curvature.solution import radius_of
 from bilevax.draw import Indices, Sampling
 from bilevax.problem import Problem
-from bilevax.schedule import Found, Rates, as_rates
+from bilevax.schedule import RateRule, Rates, as_rates
 
-UPPER_STEP, LOWER_STEP = Found(0.25, "step", 0.5, condition_power=0.5), Found(0.5, "1/smoothness")
+UPPER_STEP, LOWER_STEP = RateRule(0.25, "step", 0.5, condition_power=0.5), RateRule(0.5, "1/smoothness")
 
 
 class Block(NamedTuple):

@@ -25,9 +25,9 @@ from bilevax.algorithms.parts.neumann import NEUMANN_STEP, Series, random_length
 from bilevax.algorithms.registry.tuning import FALLING_STEPS, NEUMANN_TERMS, TWO_SCALES, Tuning, two_scale_steps
 from bilevax.algorithms.start import all_tasks, first_points
 from bilevax.problem import Problem
-from bilevax.schedule import Found, Step, check_count
+from bilevax.schedule import RateRule, Step, check_count
 
-UPPER_STEP, LOWER_STEP = Found(0.5, "step", 0, 100, 1 / 2), Found(0.5, "1/smoothness", 0, 1000, 1 / 4)
+UPPER_STEP, LOWER_STEP = RateRule(0.5, "step", 0, 100, 1 / 2), RateRule(0.5, "1/smoothness", 0, 1000, 1 / 4)
 
 
 def _root(t: Step) -> Any:

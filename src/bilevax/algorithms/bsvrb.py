@@ -43,10 +43,10 @@ from bilevax.algorithms.start import FirstBatch, cost_of_estimates, first_batch_
 from bilevax.curvature.contract import Drift, Sample, Second, Update
 from bilevax.draw import Indices, Sampling
 from bilevax.problem import Problem
-from bilevax.schedule import Found, Mixing, Rates, as_rates, as_schedule
+from bilevax.schedule import Mixing, RateRule, Rates, as_rates, as_schedule
 from bilevax.tasks import Clock, Lower
 
-UPPER_STEP, LOWER_STEP = Found(0.25, "step", 1, condition_power=0.5), Found(0.25, "1/smoothness", 1)
+UPPER_STEP, LOWER_STEP = RateRule(0.25, "step", 1, condition_power=0.5), RateRule(0.25, "1/smoothness", 1)
 
 
 class BlockEstimates(NamedTuple):
@@ -210,11 +210,9 @@ def look(
 
 def _check_below_one(mixing: Any) -> None:
     """Refuse a mixing of one: MSVR divides by 1 − α."""
-    right = "in (0, 1), MSVR divides by 1 - mixing"
-    check = lambda name, value: arguments.number(name, value, right, lambda v: arguments.LEAST <= v < 1)
     named = mixing._asdict() if isinstance(mixing, Mixing) else {"": mixing}
     for field, beta in named.items():
-        as_schedule(f"mixing.{field}".rstrip("."), beta, check)
+        as_schedule(f"mixing.{field}".rstrip("."), beta, arguments.below_one)
 
 
 def _assemble(name: str, estimate: BlockInverse, settings: Mapping[str, Any]) -> Algorithm:

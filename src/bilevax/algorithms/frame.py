@@ -22,7 +22,7 @@ from bilevax.algorithms.contract import Algorithm, Cost, Info, Variables
 from bilevax.draw import Data
 from bilevax.problem import Problem
 from bilevax.scales import measure
-from bilevax.schedule import Found, Rates, Step
+from bilevax.schedule import RateRule, Rates, Step
 
 Optimizer: TypeAlias = optax.GradientTransformation | None
 RatesAt = Callable[[Step], Rates]
@@ -116,7 +116,7 @@ class Method(abc.ABC):
 
     def find_scales(self, problem: Problem, key: Key[Array, ""]) -> tuple[Any, Cost]:
         """What rates that were not given are made of, and what finding it took; nothing where all were given."""
-        if not any(isinstance(rate, Found) for rate in jax.tree.leaves(self.rates)):
+        if not any(isinstance(rate, RateRule) for rate in jax.tree.leaves(self.rates)):
             return (), Cost(0.0, 0.0, 0.0)
         scales, samples, gradients = measure(problem, key, *self.portion(problem))
         return scales, Cost(samples, gradients, gradients)
@@ -124,7 +124,7 @@ class Method(abc.ABC):
 
 def rate_at(dtype: Any, scales: Any, t: Any, rate: Any) -> Array:
     """The value of a rate in step t: a number, a schedule of t, or what is found from the scales of the problem."""
-    if isinstance(rate, Found):
+    if isinstance(rate, RateRule):
         unit = {"step": scales.step, "1/smoothness": 1 / scales.smoothness, "1": scales.one}[rate.unit]
         value = rate.factor * unit * scales.share**rate.share_power * scales.condition**rate.condition_power
         if rate.exponent:

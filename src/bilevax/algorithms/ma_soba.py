@@ -27,9 +27,9 @@ from bilevax.algorithms.parts.three_directions import (
 )
 from bilevax.algorithms.registry.tuning import MIXED_STEPS, Tuning, constant_steps
 from bilevax.problem import Problem
-from bilevax.schedule import Found, power
+from bilevax.schedule import RateRule, power
 
-UPPER_STEP, LOWER_STEP = Found(0.5, "step", 0, 100, 1 / 2, 0.5), Found(0.5, "1/smoothness", 0, 1000, 1 / 2)
+UPPER_STEP, LOWER_STEP = RateRule(0.5, "step", 0, 100, 1 / 2, 0.5), RateRule(0.5, "1/smoothness", 0, 1000, 1 / 2)
 MIXING = power(1, 0, 1 / 2)
 
 

@@ -19,10 +19,10 @@ from bilevax.algorithms.parts.all_tasks import common
 from bilevax.algorithms.parts.neumann import NEUMANN_STEP, check_terms, whole_sum
 from bilevax.algorithms.registry.tuning import MIXED_STEPS, NEUMANN_TERMS, SERIES, Tuning, constant_steps
 from bilevax.algorithms.sustain import SUSTAIN
-from bilevax.schedule import Found
+from bilevax.schedule import RateRule
 
-UPPER_STEP, LOWER_STEP = Found(0.5, "step", 0, 100, 1 / 3), Found(0.5, "1/smoothness", 0, 1000, 1 / 3)
-MIXING = Found(0.5, "1", 0, 100, 2 / 3)
+UPPER_STEP, LOWER_STEP = RateRule(0.5, "step", 0, 100, 1 / 3), RateRule(0.5, "1/smoothness", 0, 1000, 1 / 3)
+MIXING = RateRule(0.5, "1", 0, 100, 2 / 3)
 
 
 @described(

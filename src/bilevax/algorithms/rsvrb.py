@@ -44,11 +44,11 @@ from bilevax.curvature.contract import Curvature, Drift, Sample, Second, Sleeper
 from bilevax.draw import Draw, Indices, Sampling
 from bilevax.problem import Problem
 from bilevax.projection import ball, onto
-from bilevax.schedule import Found, Mixing, Rates, as_rates
+from bilevax.schedule import Mixing, RateRule, Rates, as_rates
 from bilevax.tasks import Clock, Decay, Eras, Lower
 
 # Theorem 2's shape: all in proportion to the share of tasks that a step looks at.
-UPPER_STEP, LOWER_STEP, MIXING = Found(0.25, "step", 1), Found(1 / 3, "1/smoothness", 1), Found(0.2, "1", 1)
+UPPER_STEP, LOWER_STEP, MIXING = RateRule(0.25, "step", 1), RateRule(1 / 3, "1/smoothness", 1), RateRule(0.2, "1", 1)
 
 
 class Task(NamedTuple):

@@ -32,9 +32,9 @@ from bilevax.algorithms.parts.three_directions import (
 from bilevax.algorithms.registry.tuning import STEPS, Tuning, constant_steps
 from bilevax.algorithms.start import all_tasks
 from bilevax.problem import Problem
-from bilevax.schedule import Found
+from bilevax.schedule import RateRule
 
-UPPER_STEP, LOWER_STEP = Found(0.25, "step", condition_power=0.5), Found(0.5, "1/smoothness")
+UPPER_STEP, LOWER_STEP = RateRule(0.25, "step", condition_power=0.5), RateRule(0.5, "1/smoothness")
 
 
 class Recursion(NamedTuple):

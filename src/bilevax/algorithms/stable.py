@@ -28,9 +28,9 @@ from bilevax.algorithms.start import all_tasks, first_points
 from bilevax.curvature.contract import Curvature, Sample, Second, Update
 from bilevax.draw import Indices
 from bilevax.problem import Problem
-from bilevax.schedule import Found, power
+from bilevax.schedule import RateRule, power
 
-UPPER_STEP, LOWER_STEP = Found(0.5, "step", 0, 100, 1 / 2), Found(0.5, "1/smoothness", 0, 1000, 1 / 2)
+UPPER_STEP, LOWER_STEP = RateRule(0.5, "step", 0, 100, 1 / 2), RateRule(0.5, "1/smoothness", 0, 1000, 1 / 2)
 MIXING = power(1, 0, 1 / 2)
 
 

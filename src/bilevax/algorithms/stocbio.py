@@ -20,12 +20,12 @@ from bilevax.algorithms.frame import assemble
 from bilevax.algorithms.parts.all_tasks import common
 from bilevax.algorithms.parts.neumann import NEUMANN_STEP, check_terms, whole_sum
 from bilevax.algorithms.registry.tuning import FALLING_STEPS, NEUMANN_TERMS, TWO_SCALES, Tuning, two_scale_steps
-from bilevax.schedule import Found
+from bilevax.schedule import RateRule
 
-UPPER_STEP, LOWER_STEP = Found(0.25, "step"), Found(0.5, "1/smoothness")
+UPPER_STEP, LOWER_STEP = RateRule(0.25, "step"), RateRule(0.5, "1/smoothness")
 
 
-def _shrinking(size: int | None, terms: int, shrink: float) -> list[int | None]:
+def _batch_sizes(size: int | None, terms: int, shrink: float) -> list[int | None]:
     """Batches ∝ shrink^{k−1} for the factors k = 1, ..., Q, `size` in the mean, none empty."""
     if size is None:
         return [None] * terms
@@ -75,5 +75,5 @@ def stocbio(
     arguments.share("neumann_shrink", neumann_shrink)
     if batch_size is not None:
         arguments.count("batch_size", batch_size)
-    series = whole_sum("stocbio", neumann_step, _shrinking(batch_size, neumann_terms, neumann_shrink))
+    series = whole_sum("stocbio", neumann_step, _batch_sizes(batch_size, neumann_terms, neumann_shrink))
     return assemble("stocbio", BSA(**common(settings), inner_steps=inner_steps, series=series), settings)

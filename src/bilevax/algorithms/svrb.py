@@ -27,11 +27,11 @@ from bilevax.algorithms.start import first_batch_of, refuse_set
 from bilevax.curvature import Curvature
 from bilevax.draw import Sampling
 from bilevax.problem import Problem
-from bilevax.schedule import Found, as_rates
+from bilevax.schedule import RateRule, as_rates
 
 # Theorem 1's powers of t; RELAXATION is one at first.
-STEP, LOWER_STEP = Found(0.5, "step", 0, 100, 1 / 3), Found(1 / 3, "1/smoothness")
-RELAXATION, MIXING = Found(1.0, "1", 0, 100, 1 / 3), Found(0.5, "1", 0, 100, 2 / 3)
+STEP, LOWER_STEP = RateRule(0.5, "step", 0, 100, 1 / 3), RateRule(1 / 3, "1/smoothness")
+RELAXATION, MIXING = RateRule(1.0, "1", 0, 100, 1 / 3), RateRule(0.5, "1", 0, 100, 2 / 3)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,9 @@ from bilevax.algorithms.frame import assemble
 from bilevax.algorithms.parts.all_tasks import common
 from bilevax.algorithms.parts.neumann import NEUMANN_STEP, random_length
 from bilevax.algorithms.registry.tuning import FALLING_STEPS, NEUMANN_TERMS, TWO_SCALES, Tuning, two_scale_steps
-from bilevax.schedule import Found
+from bilevax.schedule import RateRule
 
-UPPER_STEP, LOWER_STEP = Found(0.5, "step", 0, 100, 3 / 5), Found(0.5, "1/smoothness", 0, 100, 2 / 5)
+UPPER_STEP, LOWER_STEP = RateRule(0.5, "step", 0, 100, 3 / 5), RateRule(0.5, "1/smoothness", 0, 100, 2 / 5)
 
 
 @described(

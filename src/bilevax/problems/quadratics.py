@@ -105,7 +105,9 @@ def quadratic(
     arguments.count("num_samples", num_samples, least=2)
     arguments.positive("strong_convexity", strong_convexity)
     for name, value in [("noise", noise), ("ridge", ridge)]:
-        arguments.number(name, value, "a finite number >= 0", lambda v: 0 <= v < math.inf)
+        arguments.number(
+            name, value, "a finite number >= 0", lambda v: bool(0 <= v < jnp.finfo(jnp.result_type(float)).max)
+        )
     arguments.number(
         "smoothness", smoothness, "finite and at least strong_convexity", lambda v: strong_convexity <= v < math.inf
     )

@@ -22,9 +22,9 @@ from bilevax.algorithms.parts.all_tasks import Rows
 from bilevax.algorithms.start import all_tasks
 from bilevax.draw import Batches
 from bilevax.problem import Problem
-from bilevax.schedule import Found
+from bilevax.schedule import RateRule
 
-NEUMANN_STEP = Found(0.5, "1/smoothness")  # a batch can have a larger L_g than those that were looked at
+NEUMANN_STEP = RateRule(0.5, "1/smoothness")  # a batch can have a larger L_g than those that were looked at
 
 
 class Series(NamedTuple):
@@ -58,7 +58,7 @@ def _check(name: str, step: Any, terms: Any) -> None:
             "eigenvalue of ∇²yy g on a batch; bilevax.check(problem).smoothness is that on all samples, a batch can "
             "have a larger one."
         )
-    if not isinstance(step, Found):
+    if not isinstance(step, RateRule):
         arguments.positive("neumann_step", step)
     check_terms(terms)
 
