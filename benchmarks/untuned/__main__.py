@@ -3,13 +3,15 @@
     python -m benchmarks.untuned [--half judge|develop|both] [--problems a,b] [--paper] [--seconds 5]
                                  [--tuned all|soba,block_soba] [--tries 48] [--tune-seconds 4]
                                  [--defaults] [--seeds 3] [--default-seconds 20] [--short] [--json FILE]
+                                 [--keep FOLDER]
 
 For each problem: seconds and samples to gaps of 10 %, 1 % and 0.1 % of `bx.solve(problem, seconds=...)`, beside
 full-batch L-BFGS on the exact F and ∇F (scipy), and methods of `--tuned`: each is tuned by `bx.tune` with `--tries`
 settings, and the three that came down furthest are timed. The quickest of L-BFGS and those is the mark. F* is the
 smallest F that anybody found. With `--defaults` every algorithm runs 10,000 steps, or as many as fit in
 `--default-seconds`, with its default arguments and each seed. `--paper` takes the paper's a1a, a8a, w1a and w8a with
-one lower problem. The last lines:
+one lower problem. With `--keep` what was measured of a problem lies in a folder, and is not measured again: an
+interrupted command goes on, and several can share the problems. The last lines:
 
 - `untuned_median`, `untuned_worst`: seconds of solve to a gap of 1 % over those of the mark, over all problems.
 - `defaults_diverged`: runs with defaults that ended diverged or with F above F(x_0), of `defaults_runs`.
@@ -21,7 +23,9 @@ Seconds are those of steps and of what choosing cost; compilation and evaluation
 
 import collections
 import functools
+import json
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -31,6 +35,7 @@ from benchmarks import harness
 from benchmarks.untuned.develop import DEVELOP
 from benchmarks.untuned.judge import JUDGE
 from bilevax.exact import evaluation
+from bilevax.files import write_whole
 from bilevax.lab.reference import descend
 
 PAPER = {name: functools.partial(harness.paper_problem, name) for name in ("a1a-1", "a8a-1", "w1a-1", "w8a-1")}
@@ -40,29 +45,55 @@ SHORT = ("quadratic-1",)
 FINALISTS = 3  # of the tuned methods, that are timed
 
 
+class Shelf:
+    """What was measured, a file each, so that an interrupted command goes on and several share the problems."""
+
+    def __init__(self, folder):
+        self.folder = folder and Path(folder)
+        if folder:
+            self.folder.mkdir(parents=True, exist_ok=True)
+
+    def find(self, name, options, measure):
+        """What was measured under this name with these options, else what `measure` finds now."""
+        path = self.folder and self.folder / f"{name}.json"
+        if path and path.exists():
+            held = json.loads(path.read_text())
+            if held["options"] == options:
+                return held["found"]
+        found = measure()
+        if path:
+            write_whole(path, json.dumps({"options": options, "found": found}).encode())
+        return found
+
+
 def exact_objective(problem, variables):
     """The metric: F, every lower problem solved."""
     return {"objective": evaluation.objective(problem, variables.x, variables.y)}
 
 
+def curve_of(trace):
+    """F over seconds and samples."""
+    return {name: np.asarray(trace[name], float).tolist() for name in ("seconds", "samples", "objective")}
+
+
 def run(problem, algorithm, seconds, records=200):
-    """The trace of a run with exact F, recorded about so many times."""
+    """The curve of a run with exact F, recorded about so many times."""
     every = 1
     if algorithm is not None and algorithm.name != "implicit":
         trial = bx.solve(problem, algorithm, steps=200, metrics=None, progress=False)
         every = max(1, int(seconds / max(trial.seconds, 1e-6) * 200 / records))
-    return bx.solve(
-        problem, algorithm, seconds=seconds, record_every=every, metrics=exact_objective, progress=False
-    ).trace
+    return curve_of(
+        bx.solve(problem, algorithm, seconds=seconds, record_every=every, metrics=exact_objective, progress=False).trace
+    )
 
 
-def reach(trace, first, best):
+def reach(curve, first, best):
     """Seconds and samples to each gap; infinite where it was not reached."""
-    gaps = (trace["objective"] - best) / (first - best)
+    gaps = (np.array(curve["objective"]) - best) / (first - best)
     found = []
     for gap in GAPS:
         there = np.flatnonzero(gaps <= gap)
-        found.append(tuple(float(trace[name][there[0]]) if len(there) else np.inf for name in ("seconds", "samples")))
+        found.append(tuple(curve[name][there[0]] if len(there) else np.inf for name in ("seconds", "samples")))
     return found
 
 
@@ -72,10 +103,13 @@ def methods_for(problem):
     return [name for name in names if name != "svrb" or problem.num_tasks == 1]
 
 
-def tune_all(problem, names, chosen):
-    """Each method tuned alike, as far as it takes the problem; those that came down furthest, by name."""
-    tuned = {}
+def run_tuned(problem, chosen):
+    """Each method tuned alike, as far as it takes the problem; the curves of those that came down furthest, by name."""
+    able, tuned = methods_for(problem), {}
+    names = able if chosen.tuned == "all" else [name for name in chosen.tuned.split(",") if name in able]
     for name in names:
+        if name == "implicit":
+            continue
         try:
             tuned[name] = bx.tune(
                 problem, getattr(bx, name), seconds=chosen.tune_seconds, tries=chosen.tries, progress=False
@@ -84,25 +118,12 @@ def tune_all(problem, names, chosen):
             print(f"    {name}: {str(error)[:100]}", flush=True)
     order = sorted(tuned, key=lambda name: tuned[name].table[0]["last_round"])[:FINALISTS]
     print(f"    of {len(tuned)} tuned methods the best are {', '.join(order)}", flush=True)
-    return {name: tuned[name].algorithm for name in order}
+    return {name: run(problem, tuned[name].algorithm, chosen.seconds) for name in order}
 
 
-def compare(problem, chosen):
-    """What everybody needed to each gap, by name; `solve` first."""
-    traces = {"solve": run(problem, None, chosen.seconds), "L-BFGS": descend(problem, chosen.seconds)}
-    able = methods_for(problem)
-    names = able if chosen.tuned == "all" else [name for name in chosen.tuned.split(",") if name in able]
-    if names:
-        for name, algorithm in tune_all(problem, [name for name in names if name != "implicit"], chosen).items():
-            traces[name] = run(problem, algorithm, chosen.seconds)
-    first = float(traces["solve"]["objective"][0])
-    best = min(float(np.nanmin(trace["objective"])) for trace in traces.values())
-    return {name: reach(trace, first, best) for name, trace in traces.items()}, first, best
-
-
-def defaults(problem, first, best, steps, seeds, seconds):
-    """How far F came down with each algorithm's defaults and each seed: 1 is all of the way, below 0 is up."""
-    found = {}
+def run_defaults(problem, steps, seeds, seconds):
+    """[method, F] at the end of a run with each algorithm's defaults and each seed; no F where it diverged."""
+    found = []
     for name in methods_for(problem):
         algorithm = getattr(bx, name)()
         for seed in range(seeds):
@@ -113,9 +134,30 @@ def defaults(problem, first, best, steps, seeds, seconds):
             except (TypeError, ValueError) as error:  # a problem that the method refuses
                 print(f"    {name} refuses it: {str(error)[:80]}", flush=True)
                 break
-            F = float(bx.exact_objective(problem, result.x))
-            found[name, seed] = -np.inf if result.status == "diverged" else (first - F) / (first - best)
+            F = None if result.status == "diverged" else float(bx.exact_objective(problem, result.x))
+            found.append([name, F])
     return found
+
+
+def compare(name, make, chosen, shelf):
+    """What everybody needed to each gap, by name, `solve` first; and how far down runs with defaults came."""
+    problem, seconds = functools.cache(make), chosen.seconds
+    curves = {
+        "solve": shelf.find(f"{name}.solve", [seconds], lambda: run(problem(), None, seconds)),
+        "L-BFGS": shelf.find(f"{name}.lbfgs", [seconds], lambda: curve_of(descend(problem(), seconds))),
+    }
+    if chosen.tuned:
+        options = [seconds, chosen.tuned, chosen.tries, chosen.tune_seconds]
+        curves |= shelf.find(f"{name}.tuned", options, lambda: run_tuned(problem(), chosen))
+    first = curves["solve"]["objective"][0]
+    best = min(float(np.nanmin(curve["objective"])) for curve in curves.values())
+    ways = []
+    if chosen.defaults:
+        options = [SHORT_STEPS, 1] if chosen.short else [STEPS, chosen.seeds]
+        options.append(chosen.default_seconds)
+        ends = shelf.find(f"{name}.defaults", options, lambda: run_defaults(problem(), *options))
+        ways = [(method, -np.inf if F is None else (first - F) / (first - best)) for method, F in ends]
+    return {method: reach(curve, first, best) for method, curve in curves.items()}, ways
 
 
 def words(pairs):
@@ -136,26 +178,24 @@ def main(arguments=None):
     parser.add_argument("--defaults", action="store_true", help="all algorithms with their defaults, too")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--default-seconds", type=float, default=20.0)
+    parser.add_argument("--keep", metavar="FOLDER", help="where what was measured is found again")
     chosen = parser.parse_args(arguments)
     everything = {**DEVELOP, **JUDGE, **PAPER}
     half = PAPER if chosen.paper else {"judge": JUDGE, "develop": DEVELOP, "both": {**DEVELOP, **JUDGE}}[chosen.half]
     names = chosen.problems.split(",") if chosen.problems else SHORT if chosen.short else tuple(half)
-    steps, seeds = (SHORT_STEPS, 1) if chosen.short else (STEPS, chosen.seeds)
-    figures, rows, ratios, ways = {}, [], [], {}
+    figures, rows, ratios, ways, shelf = {}, [], [], [], Shelf(chosen.keep)
     for name in names:
-        problem = everything[name]()
-        found, first, best = compare(problem, chosen)
+        found, ends = compare(name, everything[name], chosen, shelf)
         mark = min(found[method][1][0] for method in found if method != "solve")
         ratio = found["solve"][1][0] / mark
         ratios.append(ratio if np.isfinite(mark) else 0.0)
         print(f"{name}: solve to 1 % in {found['solve'][1][0]:.3g} s, the mark {mark:.3g} s", flush=True)
         rows += [(name if method == "solve" else "", method, *words(pairs)) for method, pairs in found.items()]
         figures |= {f"{name}.{method}.seconds_to_0.01": pairs[1][0] for method, pairs in found.items()}
-        if chosen.defaults:
-            shares = defaults(problem, first, best, steps, seeds, chosen.default_seconds)
-            ways |= {(name, *key): share for key, share in shares.items()}
-            worst = sorted(shares, key=shares.get)[:6]
-            print("    least: " + ", ".join(f"{key[0]} {shares[key]:.3f}" for key in worst), flush=True)
+        if ends:
+            worst = sorted(ends, key=lambda end: end[1])[:6]
+            print("    least: " + ", ".join(f"{method} {share:.3f}" for method, share in worst), flush=True)
+            ways += ends
         jax.clear_caches()
     harness.show("seconds, samples to a gap of", ("problem", "", *(f"{gap:.1%}" for gap in GAPS)), rows)
     figures |= {"untuned_median": float(np.median(ratios)), "untuned_worst": float(np.max(ratios))}
@@ -169,13 +209,13 @@ def main(arguments=None):
 def judge_defaults(ways):
     """Figures of the runs with defaults, and the share of each that came half way, by algorithm."""
     half_way = collections.defaultdict(list)
-    for (_, method, _), share in ways.items():
+    for method, share in ways:
         half_way[method].append(share >= 0.5)
     by_method = {f"{method}.half_way": float(np.mean(shares)) for method, shares in half_way.items()}
     return {
-        **{f"{'.'.join(map(str, key))}.way": share for key, share in ways.items()}, **by_method,
-        "defaults_runs": len(ways), "defaults_diverged": sum(share < 0 for share in ways.values()),
-        "defaults_half_way": float(np.mean([share >= 0.5 for share in ways.values()])),
+        **by_method,
+        "defaults_runs": len(ways), "defaults_diverged": sum(share < 0 for _, share in ways),
+        "defaults_half_way": float(np.mean([share >= 0.5 for _, share in ways])),
         "defaults_least": min(by_method.values()),
     }  # fmt: skip
 

@@ -185,6 +185,26 @@ def scaled_columns(n, d, spread, seed=0):
     )  # fmt: skip
 
 
+def lengthscales(n, d, features, seed=0):
+    """x are the logarithms of how fast a function changes along each of d inputs; y is ridge on random waves."""
+    rng = np.random.default_rng(seed)
+    A = rng.uniform(-2, 2, size=(n, d))
+    b = np.sin(3 * A[:, 0]) + 0.5 * A[:, 1] ** 2 + 0.2 * rng.normal(size=n)
+    waves, phases = jnp.asarray(rng.normal(size=(d, features))), jnp.asarray(rng.uniform(0, 2 * np.pi, features))
+
+    def fit(x, y, batch):
+        held = jnp.sqrt(2 / features) * jnp.cos((batch["A"] * jnp.exp(x)) @ waves + phases)
+        return jnp.mean((held @ y - batch["b"]) ** 2)
+
+    half = n // 2
+    return bx.Problem(
+        upper=lambda x, y, i, batch: fit(x, y, batch),
+        lower=lambda x, y, i, batch: fit(x, y, batch) + 1e-3 * jnp.sum(y**2),
+        x0=jnp.zeros(d), y0=jnp.zeros(features), strong_convexity=2e-3,
+        lower_data=bx.shared({"A": A[:half], "b": b[:half]}), upper_data=bx.shared({"A": A[half:], "b": b[half:]}),
+    )  # fmt: skip
+
+
 DEVELOP = {
     "prior_mean-200": lambda: prior_mean(200, 20, 8),
     "prior_mean-2000-units": lambda: prior_mean(2000, 10, 5, seed=1, unit=30.0, label=0.01),
@@ -210,4 +230,5 @@ DEVELOP = {
     "rare-10": lambda: rare(2000, 10),
     "scaled_columns": lambda: scaled_columns(200, 12, 300.0),
     "scaled_columns-1000": lambda: scaled_columns(1000, 20, 1000.0, seed=1),
+    "lengthscales": lambda: lengthscales(800, 6, 64),
 }

@@ -109,22 +109,40 @@ def sources(n, d, count, seed=0):
     )  # fmt: skip
 
 
-def lengthscales(n, d, features, seed=0):
-    """x are the logarithms of how fast a function changes along each of d inputs; y is ridge on random waves."""
+def decays(n, terms, seed=0):
+    """A curve as a sum of decays: x are the logarithms of their rates, y how much of each, fitted to other times."""
     rng = np.random.default_rng(seed)
-    A = rng.uniform(-2, 2, size=(n, d))
-    b = np.sin(3 * A[:, 0]) + 0.5 * A[:, 1] ** 2 + 0.2 * rng.normal(size=n)
-    waves, phases = jnp.asarray(rng.normal(size=(d, features))), jnp.asarray(rng.uniform(0, 2 * np.pi, features))
-    train, validation = _halves({"A": A, "b": b}, n // 2)
+    t = np.sort(rng.uniform(0, 10, size=2 * n))
+    truth = np.exp(-np.outer(t, np.geomspace(0.1, 3, terms))) @ rng.uniform(0.5, 2, size=terms)
+    b = truth + 0.01 * rng.normal(size=2 * n)
+    train, validation = (bx.shared({"t": t[part::2], "b": b[part::2]}) for part in range(2))
 
     def fit(x, y, batch):
-        held = jnp.sqrt(2 / features) * jnp.cos((batch["A"] * jnp.exp(x)) @ waves + phases)
-        return jnp.mean((held @ y - batch["b"]) ** 2)
+        return jnp.mean((jnp.exp(-jnp.outer(batch["t"], jnp.exp(x))) @ y - batch["b"]) ** 2)
 
     return bx.Problem(
         upper=lambda x, y, i, batch: fit(x, y, batch),
-        lower=lambda x, y, i, batch: fit(x, y, batch) + 1e-3 * jnp.sum(y**2),
-        x0=jnp.zeros(d), y0=jnp.zeros(features), strong_convexity=2e-3, lower_data=train, upper_data=validation,
+        lower=lambda x, y, i, batch: fit(x, y, batch) + 0.5e-3 * jnp.sum(y**2),
+        x0=jnp.linspace(-0.5, 0.5, terms), y0=jnp.zeros(terms), strong_convexity=1e-3,
+        lower_data=train, upper_data=validation,
+    )  # fmt: skip
+
+
+def transfer(m, n, d, seed=0):
+    """How much of each of d columns m hospitals take over from a model of all; logistic, few rows each."""
+    rng = np.random.default_rng(seed)
+    common, own = rng.normal(size=d), np.repeat([0.1, 2.0], [d - d // 2, d // 2]) * rng.normal(size=(m, d))
+    A = rng.normal(size=(m, 3 * n, d))
+    b = np.sign(np.einsum("mnd,md->mn", A, common + own) + rng.logistic(size=(m, 3 * n)))
+    loss = lambda y, batch: jnp.mean(jax.nn.softplus(-batch["b"] * (batch["A"] @ y)))
+
+    def lower(x, y, i, batch):
+        return loss(y, batch) + 0.5 * jnp.sum((1e-2 + x["pull"] ** 2) * (y - x["model"]) ** 2)
+
+    return bx.Problem(
+        upper=lambda x, y, i, batch: loss(y, batch), lower=lower, x0={"pull": jnp.ones(d), "model": jnp.zeros(d)},
+        y0=jnp.zeros(d), strong_convexity=1e-2, y0_per_task=False,
+        lower_data=bx.per_task({"A": A[:, :n], "b": b[:, :n]}), upper_data=bx.per_task({"A": A[:, n:], "b": b[:, n:]}),
     )  # fmt: skip
 
 
@@ -341,7 +359,8 @@ JUDGE = {
     "labels-300": lambda: labels(300, 20, seed=1),
     "areas-10": lambda: areas(10),
     "sources-10": lambda: sources(5000, 20, 10),
-    "lengthscales": lambda: lengthscales(800, 6, 64),
+    "decays-4": lambda: decays(200, 4),
+    "transfer-100": lambda: transfer(100, 25, 12),
     "pricing-200": lambda: pricing(200, 8),
     "many_classes": lambda: many_classes(1200, 15, 4),
     "sparse-20": lambda: sparse(20, 40, 30),
