@@ -205,6 +205,20 @@ def lengthscales(n, d, features, seed=0):
     )  # fmt: skip
 
 
+def many_rows(n, d, seed=0):
+    """Penalties of a logistic regression on so many rows that a look at all of them takes most of a second."""
+    rng = np.random.default_rng(seed)
+    A = rng.normal(size=(2 * n, d)).astype(np.float32)
+    b = np.sign(A @ (rng.normal(size=d) * (rng.random(d) < 0.4)) + 3 * rng.logistic(size=2 * n)).astype(np.float32)
+    loss = lambda y, batch: jnp.mean(jax.nn.softplus(-batch["b"] * (batch["A"] @ y)))
+    return bx.Problem(
+        upper=lambda x, y, i, batch: loss(y, batch),
+        lower=lambda x, y, i, batch: loss(y, batch) + 0.5 * jnp.sum((1e-4 + jnp.exp(x)) * y**2),
+        x0=jnp.zeros(d), y0=jnp.zeros(d), strong_convexity=1e-4,
+        lower_data=bx.shared({"A": A[:n], "b": b[:n]}), upper_data=bx.shared({"A": A[n:], "b": b[n:]}),
+    )  # fmt: skip
+
+
 DEVELOP = {
     "prior_mean-200": lambda: prior_mean(200, 20, 8),
     "prior_mean-2000-units": lambda: prior_mean(2000, 10, 5, seed=1, unit=30.0, label=0.01),
@@ -230,5 +244,6 @@ DEVELOP = {
     "rare-10": lambda: rare(2000, 10),
     "scaled_columns": lambda: scaled_columns(200, 12, 300.0),
     "scaled_columns-1000": lambda: scaled_columns(1000, 20, 1000.0, seed=1),
+    "many_rows": lambda: many_rows(1_000_000, 40),
     "lengthscales": lambda: lengthscales(800, 6, 64),
 }

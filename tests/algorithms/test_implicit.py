@@ -1,5 +1,7 @@
 """Implicit differentiation on all samples: L-BFGS as its box says, F that never rises, an end by itself."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from reference.problems import reweighting
 
 import bilevax as bx
+from bilevax.algorithms.implicit import stage_sizes
 from bilevax.algorithms.parts.lbfgs import StepPairs, direction, remember
 from bilevax.exact import follow
 from bilevax.exact.follow import LowerPoint
@@ -192,3 +195,62 @@ def test_tasks_with_many_variables_are_followed_with_a_diagonal(monkeypatch):
     result = bx.solve(quadratic.problem, bx.implicit(), steps=100, metrics=None)
     np.testing.assert_allclose(result.x, quadratic.solution, atol=1e-4)
     assert jax.tree.leaves(result.state.own.tasks.near)[0].shape == (3, 6)
+
+
+@pytest.fixture
+def some_samples(monkeypatch):
+    """Stages of 32, 256 and all of a task's samples."""
+    for name, value in {"LARGE": 1, "FIRST_SAMPLES": 64, "SAMPLES_FOR_Y": 1, "SAMPLES_FOR_X": 1}.items():
+        monkeypatch.setattr(f"bilevax.algorithms.implicit.{name}", value)
+
+
+def means(samples, dim=3):
+    """Two tasks, y_i* = x + the weighted mean of a; F has its minimum where all y_i are at the mean of b."""
+    a, b = rng.normal(size=(2, samples, dim)), 5 + rng.normal(size=(2, samples, dim))
+    w = rng.uniform(0.5, 1.5, size=(2, samples))
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: 0.5 * jnp.mean(jnp.sum((y[None] - batch) ** 2, axis=1)),
+        lower=lambda x, y, i, batch: 0.5 * jnp.mean(batch["w"] * jnp.sum(((y - x)[None] - batch["a"]) ** 2, axis=1)),
+        x0=jnp.zeros(dim), y0=jnp.zeros(dim), strong_convexity=0.5, y0_per_task=False,
+        lower_data=bx.per_task({"a": a, "w": w}), upper_data=bx.per_task(b),
+    )  # fmt: skip
+    shift = np.sum(w[:, :, None] * a, axis=1) / np.sum(w, axis=1)[:, None]
+    return problem, np.mean(b.mean(axis=1) - shift, axis=0)
+
+
+def test_a_run_begins_with_some_samples_and_ends_at_the_minimum_for_all(some_samples):
+    problem, minimum = means(2000)
+    result = bx.solve(problem, bx.implicit(descents=1), steps=100, record_every=1, metrics=None)
+    drawn = np.diff(result.trace["samples"])
+    both = 2 * 2  # tasks, and samples of f and of g
+    assert set(drawn) == {both * 32, both * 256, both * 2000}
+    assert (np.diff(drawn) >= 0).all()
+    np.testing.assert_allclose(result.x, minimum, rtol=1e-6)
+
+
+def test_a_stage_looks_once_at_other_samples_and_more_are_asked_for_where_noise_is_half_of_the_gradient(some_samples):
+    problem, _ = means(2000)
+    steps = [bx.solve(problem, bx.implicit(descents=1), steps=k, metrics=None).state for k in (1, 2, 3)]
+    first, probe, next_look = (state.own for state in steps)
+    assert bool(first.stage.is_probe)
+    assert float(first.stage.noise) == 0
+    assert float(probe.stage.noise) > 0
+    np.testing.assert_array_equal(steps[0].x, steps[1].x)
+    np.testing.assert_array_equal(first.search.trial, probe.search.trial)  # nothing but the noise is learned
+    np.testing.assert_array_equal(steps[2].x, first.search.trial)
+    # ∇F of 32 samples of two tasks: its parts have variances of about (1 + 1.08)/64, times three variables
+    assert 0.1 * 0.1 < float(probe.stage.noise) < 10 * 0.1
+    assert int(next_look.stage.number) == 0  # ∇F is still about 5√3
+
+
+def test_weights_on_samples_and_small_data_begin_with_all_samples():
+    def sizes(m, upper, lower, dim_x, dim_y):
+        lengths = {"upper_data": SimpleNamespace(max_length=upper), "lower_data": SimpleNamespace(max_length=lower)}
+        return stage_sizes(SimpleNamespace(num_tasks=m, dim_x=dim_x, dim_y=dim_y, **lengths))
+
+    million = 1_000_000
+    assert sizes(1, 1000, million, 20, 20) == (4096, 8 * 4096, None)
+    assert sizes(1, million, 1000, 20, 20) == (4096, 8 * 4096, None)
+    assert sizes(1, 1000, million, million, 20) == (None,)  # x_j belongs to a sample
+    assert sizes(1, 1000, 10_000, 20, 20) == (None,)  # compiling would take longer
+    assert sizes(20, 1000, 50_000, 20, 20) == (32 * 20, 8 * 32 * 20, None)  # enough for each y_i

@@ -11,7 +11,10 @@ the next x' is on the way there. With an optax optimizer every x' is taken. Ther
 
 *Growing samples.* With many tasks a run begins with some of them, in random order. The variance of ∇F_i over the tasks
 tells the noise of their mean: where it is more than half of ∇F, ‖∇F‖² < 4 Var/k, there are more from then on, as many
-as it asks for, up to all.
+as it asks for, up to all. The same with samples, where a look at all of them would take long: the first stage looks at
+some samples of each task, the same ones in every look. Once in a stage ∇F is looked at on as many others too, which
+tells the noise; where it is more than half of ∇F, or x would stay, the next stage has eight times as many, the last one
+all. A first stage has several samples at least for each variable, so weights on samples never begin with some.
 
 *Several minima.* Where a tangent of F was seen to lie above it, or a second descent (where the first was cheap) ended
 elsewhere, F is not convex. Then a run that has come to its end goes down again: from random points around x_0, as far
@@ -22,14 +25,16 @@ Pedregosa, Hyperparameter Optimization with Approximate Gradient, 2016; Nocedal,
 Algorithms 7.4 and 7.5 for L-BFGS; Byrd, Chin, Nocedal, Wu, Sample Size Selection, 2012, for the growth.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from bilevax import arguments, chunks, draw
 from bilevax.algorithms.contract import Algorithm, Cost, Variables, described
@@ -37,13 +42,17 @@ from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, S
 from bilevax.algorithms.parts.lbfgs import StepPairs, direction, remember
 from bilevax.algorithms.registry.tuning import Tuning
 from bilevax.algorithms.start import all_tasks
+from bilevax.draw import Indices
 from bilevax.exact.follow import INVERSE_SHARE, LowerPoint, follow, invert
 from bilevax.problem import Problem
 from bilevax.schedule import Rates, as_rates
 
 LARGEST_MATRIX, MOST_NUMBERS = 512, 2**25  # variables, and numbers in all, up to which H_i are kept as matrices
 FIRST_TASKS, GROWTH = 64, 4  # with at least so many times more tasks than that, a run begins with these
-NOISE = 0.5  # of ∇F, up to which no more tasks are asked for
+FIRST_SAMPLES, MORE_SAMPLES = 4096, 8  # of all tasks, and how many times as many each time more are asked for
+SAMPLES_FOR_X, SAMPLES_FOR_Y = 8, 32  # for each variable, at least, of all tasks and of one
+LARGE = 1e7  # numbers in a look at all samples from which on a run begins with some: else compiling takes longer
+NOISE = 0.5  # of ∇F, up to which no more tasks or samples are asked for
 FIRST_FALL = 0.01  # of |F|: what the first step would bring were F linear; where x saturates, a longer one is for good
 SHORTER = 0.1  # times as long as the first step of other descents is that of the third one, from x_0 again
 CHEAP = 1e8  # numbers looked at, about a second: a first descent that took less is followed by another one in any case
@@ -63,6 +72,15 @@ class Search(NamedTuple):
     idle_steps: Int[Array, ""]
 
 
+class Stage(NamedTuple):
+    """Which samples are looked at: those of a stage that the seed draws, or as many others for the noise of ∇F."""
+
+    number: Int[Array, ""]
+    seed: UInt32[Array, ""]
+    is_probe: Bool[Array, ""]  # the next look is for the noise
+    noise: Float[Array, ""]  # the square of it, zero as long as it is not known
+
+
 class Best(NamedTuple):
     """The best end of a descent so far, y in the order of looks, F there (∞: none), and how many have ended."""
 
@@ -78,6 +96,7 @@ class Own(NamedTuple):
     tasks: LowerPoint
     order: Int[Array, " m"]  # the tasks, in the order in which they are looked at
     chunks: Int[Array, ""]  # of tasks that are looked at by now
+    stage: Stage
     is_stale: Bool[Array, ""]  # the H_i⁻¹, so that they are made anew
     share: Float[Array, ""]  # of ∇y f that may be left where h is solved for: less, the closer ∇F is to zero
     objective: Float[Array, ""]
@@ -96,6 +115,18 @@ class Means(NamedTuple):
     square: Float[Array, ""]
     size: Float[Array, ""]
     products: Float[Array, ""]
+
+
+def stage_sizes(problem: Problem) -> tuple[int | None, ...]:
+    """How many samples of a task the stages of L-BFGS look at; `None`, at last: all of them."""
+    m, longest = problem.num_tasks, max(problem.upper_data.max_length, problem.lower_data.max_length)
+    is_large = m * longest * problem.dim_y >= LARGE
+    together = max(FIRST_SAMPLES, SAMPLES_FOR_X * problem.dim_x)
+    size, found = max(-(-together // m), SAMPLES_FOR_Y * problem.dim_y), []
+    while is_large and GROWTH * size <= longest:
+        found.append(size)
+        size *= MORE_SAMPLES
+    return (*found, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +150,18 @@ class Implicit(Method):
         """Whether a run begins with some of the tasks."""
         return problem.num_tasks >= GROWTH * FIRST_TASKS
 
+    def sizes(self, problem: Problem) -> tuple[int | None, ...]:
+        """How many samples of a task the stages look at; an optimizer, which takes every point, has one stage."""
+        return stage_sizes(problem) if self.optimizer is None else (None,)
+
+    def samples(self, problem: Problem, stage: Stage, size: int | None, i: Any) -> tuple[Indices, Indices]:
+        """ξ and ζ of task i in a stage with so many samples: the same in every look, others in a probe."""
+        key = jax.random.fold_in(jax.random.key(stage.seed), 2 * stage.number + stage.is_probe.astype(jnp.int32))
+        keys = jax.random.split(jax.random.fold_in(key, i))
+        both = zip(keys, (problem.upper_data, problem.lower_data), strict=True)
+        xi, zeta = (draw.batch_indices(key, data, i, _size_in(data, size)) for key, data in both)
+        return xi, zeta
+
     def start(self, problem: Problem, key: Key[Array, ""]) -> Start:
         """x_0 is looked at first: nothing is known of F yet."""
         x, dtype, m, n = problem.x0, problem.dtype, problem.num_tasks, problem.dim_y
@@ -130,10 +173,11 @@ class Implicit(Method):
         as_matrix = n <= LARGEST_MATRIX and m * n**2 <= MOST_NUMBERS
         shape = (0,) if not problem.structure.estimates_hessian else (n, n) if as_matrix else (n,)
         none = jnp.zeros((self.memory, problem.dim_x), dtype)
-        zero = jnp.zeros((), dtype)
+        zero, seed = jnp.zeros((), dtype), jax.random.bits(jax.random.fold_in(key, 1), (), np.uint32)
         own = Own(
             tasks=LowerPoint(y, jnp.zeros_like(y), jnp.zeros((m, *shape), dtype)), order=order, chunks=jnp.int32(first),
-            is_stale=jnp.asarray(True), share=jnp.asarray(INVERSE_SHARE, dtype), objective=zero + jnp.inf,
+            stage=Stage(jnp.int32(0), seed, jnp.asarray(False), zero), is_stale=jnp.asarray(True),
+            share=jnp.asarray(INVERSE_SHARE, dtype), objective=zero + jnp.inf,
             gradient=jnp.zeros_like(x), pairs=StepPairs(none, none, jnp.zeros(self.memory, dtype)),
             search=Search(x, zero, jnp.int32(0), jnp.int32(0)), bends=jnp.asarray(False),
             best=Best(x, y, zero + jnp.inf, jnp.int32(0)),
@@ -145,26 +189,42 @@ class Implicit(Method):
         """H_i⁻¹ at x of every task that is looked at, or of the diagonals where matrices would be too much."""
         as_matrix = own.tasks.near.ndim == 3
 
-        def of_task(k: Array, task: LowerPoint) -> tuple[tuple[()], LowerPoint]:
-            return (), task._replace(near=invert(problem, x, task.y, own.order[k], as_matrix))
+        def with_samples(size: int | None) -> LowerPoint:
+            def of_task(k: Array, task: LowerPoint) -> tuple[tuple[()], LowerPoint]:
+                zeta = self.samples(problem, own.stage, size, own.order[k])[1]
+                return (), task._replace(near=invert(problem, x, task.y, own.order[k], as_matrix, zeta))
 
-        return chunks.mean_of_first(of_task, own.tasks, own.chunks, self.chunk(problem))[1]
+            return chunks.mean_of_first(of_task, own.tasks, own.chunks, self.chunk(problem))[1]
+
+        return self.in_stage(problem, own.stage, with_samples)
 
     def look(self, problem: Problem, x: Array, own: Own) -> tuple[Means, LowerPoint]:
         """F and ∇F at x, with the lower problems going on from where they were."""
 
-        def of_task(k: Array, task: LowerPoint) -> tuple[Means, LowerPoint]:
-            term, y, h = follow(problem, x, task, own.order[k], share=own.share)
-            square = term.gradient @ term.gradient
-            return Means(term.objective, term.gradient, square, term.size, term.products), task._replace(y=y, h=h)
+        def with_samples(size: int | None) -> tuple[Means, LowerPoint]:
+            def of_task(k: Array, task: LowerPoint) -> tuple[Means, LowerPoint]:
+                samples = self.samples(problem, own.stage, size, own.order[k])
+                term, y, h = follow(problem, x, task, own.order[k], *samples, share=own.share)
+                square = term.gradient @ term.gradient
+                return Means(term.objective, term.gradient, square, term.size, term.products), task._replace(y=y, h=h)
 
-        return chunks.mean_of_first(of_task, own.tasks, own.chunks, self.chunk(problem))
+            return chunks.mean_of_first(of_task, own.tasks, own.chunks, self.chunk(problem))
+
+        return self.in_stage(problem, own.stage, with_samples)
+
+    def in_stage(self, problem: Problem, stage: Stage, act: Callable[[int | None], Any]) -> Any:
+        """What `act` returns for the number of samples of this stage; a program for each."""
+        return jax.lax.switch(stage.number, [functools.partial(act, size) for size in self.sizes(problem)])
 
     def _cost(self, problem: Problem, own: Own, products: Array) -> Cost:
         """All samples of the tasks looked at, some gradients, and so many products with H_i of each."""
         part = jnp.minimum(own.chunks * self.chunk(problem), problem.num_tasks).astype(float) / problem.num_tasks
         tasks, least = all_tasks(problem), float(problem.num_tasks)
-        upper, lower = (draw.count_samples(data, tasks, None) for data in (problem.upper_data, problem.lower_data))
+        count = lambda data, size: draw.count_samples(data, tasks, _size_in(data, size))
+        upper, lower = (
+            jnp.stack([count(data, size) for size in self.sizes(problem)])[own.stage.number]
+            for data in (problem.upper_data, problem.lower_data)
+        )
         gradients = jnp.maximum(upper, least) + 3 * jnp.maximum(lower, least)
         return Cost(part * (upper + lower), part * gradients, part * jnp.maximum(lower, least) * products.astype(float))
 
@@ -188,7 +248,7 @@ class Implicit(Method):
         own = own._replace(
             tasks=jax.lax.cond(own.is_stale, lambda: self.renew(problem, state.x, own), lambda: own.tasks)
         )
-        seen, tasks = self.look(problem, search.trial, own)
+        seen, tasks = self.look(problem, jnp.where(own.stage.is_probe, state.x, search.trial), own)
         cost = self._cost(problem, own, seen.products)
         eps = float(jnp.finfo(dtype).eps)
         length = jnp.linalg.norm(seen.gradient) / jnp.where(seen.size > 0, seen.size, 1)
@@ -205,7 +265,8 @@ class Implicit(Method):
         is_finite = jnp.isfinite(seen.objective) & jnp.isfinite(seen.gradient @ seen.gradient)
         rounding = 10 * eps * jnp.abs(seen.objective)
         is_good = is_finite & (seen.objective <= own.objective + ARMIJO * search.slope + rounding)
-        own = own._replace(bends=own.bends | (is_finite & ~is_first & is_above(own, seen, state.x, rounding)))
+        can_tell = is_finite & ~is_first & ~own.stage.is_probe
+        own = own._replace(bends=own.bends | (can_tell & is_above(own, seen, state.x, rounding)))
         known = known._replace(bends=own.bends)
         taken, refused = accept(known, own, state.x, is_first, rounding), reject(own, seen, state.x, is_finite)
         refused = refused._replace(is_stale=known.is_stale)
@@ -216,6 +277,13 @@ class Implicit(Method):
         is_lost = is_first & ~is_finite & (own.best.descents > 0)  # a start of this method's own
         ends |= is_lost
         after, grows = self.grow(problem, x, after, seen, is_good, ends)
+        after = after._replace(
+            stage=after.stage._replace(is_probe=is_first & is_good & ~grows & ~self.sees_all(problem, after))
+        )
+        x, after, ends = jax.tree.map(
+            lambda probe, other: jnp.where(own.stage.is_probe, probe, other),
+            (state.x, learn_noise(own, seen), jnp.asarray(False)), (x, after, ends),
+        )  # fmt: skip
         ends &= ~grows
         x, after, again = jax.lax.cond(
             ends, lambda: self.conclude(problem, x, after, key, state.step), lambda: (x, after, jnp.asarray(False))
@@ -230,16 +298,24 @@ class Implicit(Method):
         after = known._replace(chunks=number, is_stale=is_stale, search=search)
         return Change(moved, after, cost, (seen.objective, known.tasks.y))
 
+    def sees_all(self, problem: Problem, own: Own) -> Bool[Array, ""]:
+        """Whether it is the last stage, with all samples of a task."""
+        return own.stage.number == len(self.sizes(problem)) - 1
+
     def grow(
         self, problem: Problem, x: Array, own: Own, seen: Means, is_good: Bool[Array, ""], ends: Bool[Array, ""]
     ) -> tuple[Own, Bool[Array, ""]]:
-        """More tasks from the next look on, at x again, where their noise asks for it; and whether it does."""
-        asked = self.chunks_asked_for(problem, own, seen, ends)
-        grows = (asked > own.chunks) & (is_good | ends)
+        """More tasks or samples from the next look on, at x again, where noise asks for it; and whether it does."""
+        asked, stage = self.chunks_asked_for(problem, own, seen, ends), own.stage
+        is_noisy = stage.noise > NOISE**2 * (seen.gradient @ seen.gradient)
+        more_samples = (is_noisy | ends) & ~self.sees_all(problem, own) & (is_good | ends)
+        grows = ((asked > own.chunks) & (is_good | ends)) | more_samples
         put = lambda new, old: jnp.where(grows, new, old)
         anew = Search(x, jnp.zeros((), x.dtype), jnp.int32(0), jnp.int32(0))
+        noise = jnp.where(more_samples, 0, stage.noise)
         return own._replace(
             chunks=put(asked, own.chunks), is_stale=own.is_stale | grows, objective=put(jnp.inf, own.objective),
+            stage=stage._replace(number=stage.number + more_samples.astype(jnp.int32), noise=noise),
             search=jax.tree.map(put, anew, own.search),
         ), grows  # fmt: skip
 
@@ -278,6 +354,18 @@ class Implicit(Method):
         is_behind = own.best.objective < own.objective
         x, y = jnp.where(is_behind, own.best.x, state.x), jnp.where(is_behind, own.best.y, own.tasks.y)
         return Variables(x, jnp.zeros_like(y).at[own.order].set(y))
+
+
+def _size_in(data: draw.Data, size: int | None) -> int | None:
+    """So many samples of these data, `None` where there are no more."""
+    return None if size is None or data.max_length <= size else size
+
+
+def learn_noise(own: Own, seen: Means) -> Own:
+    """After a look at x with other samples, whose ∇F differs by noise alone: nothing else changes."""
+    difference = seen.gradient - own.gradient
+    noise = jnp.where(jnp.isfinite(seen.objective), difference @ difference / 2, jnp.inf)
+    return own._replace(stage=own.stage._replace(is_probe=jnp.asarray(False), noise=noise))
 
 
 def is_above(own: Own, seen: Means, x: Array, rounding: Array) -> Bool[Array, ""]:
@@ -345,8 +433,8 @@ def implicit(
         x' = x − B∇F(x),   ∇F = mean_i ∇x f_i − ∇²xy g_i [∇²yy g_i]⁻¹ ∇y f_i,   taken where F falls
 
     The method to begin with where a look at all samples is affordable: it ends by itself where no step lowers F any
-    more. A step is one look at all samples, at one point. With many tasks it begins with some of them, and takes more
-    as the noise of their mean asks for it, up to all.
+    more. A step is one look at all samples, at one point. With many tasks, or many samples of a task, it begins with
+    some of them, and takes more as the noise of ∇F asks for it, up to all.
 
     - `upper_optimizer`: an optax transformation that takes ∇F and gives the change of x, at every step; by default
       L-BFGS with a line search that never takes a point at which F is larger.

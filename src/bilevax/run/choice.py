@@ -7,7 +7,7 @@ import numpy as np
 
 from bilevax.algorithms.block_soba import block_soba
 from bilevax.algorithms.contract import Algorithm
-from bilevax.algorithms.implicit import implicit
+from bilevax.algorithms.implicit import implicit, stage_sizes
 from bilevax.algorithms.ma_soba import ma_soba
 from bilevax.draw import Data, NoData, Shared
 from bilevax.problem import Problem
@@ -47,6 +47,14 @@ def _samples(problem: Problem, data: Data) -> float:
     return first if data.num_tasks is None or hasattr(data, "offsets") else first * data.max_length
 
 
+def _words_on_samples(problem: Problem) -> tuple[str, ...]:
+    """What is said where a run begins with some samples."""
+    first = stage_sizes(problem)[0]
+    if first is None:
+        return ()
+    return (f"It begins with {first:,} samples of each lower problem, and takes more as the noise of ∇F asks for it.",)
+
+
 def choose(problem: Problem, budget: Budget) -> Choice:
     """Full looks with L-BFGS where the budget allows some of them, else a few tasks and samples in a step."""
     parts = problem.upper_data, problem.lower_data
@@ -62,7 +70,7 @@ def choose(problem: Problem, budget: Budget) -> Choice:
             f"The problem has {size}: a look at all of it takes about {seconds:.2g} s. So every step looks at all of "
             "it: Newton steps on the lower problems, L-BFGS on x, and no step sizes (bilevax.implicit)."
         )
-        return Choice(IMPLICIT, (reason,))
+        return Choice(IMPLICIT, (reason, *_words_on_samples(problem)))
     few = f"The problem has {size}: a look at all of it takes about {seconds:.2g} s, too long for {LOOKS} of them."
     if problem.num_tasks > 1:
         method = "So a step looks at a few tasks and samples, and its steps are found (bilevax.block_soba)."
