@@ -2,9 +2,11 @@
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -198,6 +200,107 @@ def test_a_folder_that_cannot_be_written_to_is_refused_before_the_work(tmp_path)
     with pytest.raises(OSError, match="must be a folder that can be written to"):
         files.require_writable(tmp_path / "file" / "out")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "out", "page"]
+
+
+# Files of long work
+
+
+@pytest.fixture
+def temp(tmp_path, monkeypatch):
+    """The system's temporary folder."""
+    (tmp_path / "temp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temp"))
+    return tmp_path / "temp"
+
+
+def work_and_write(folder, write_page, work=lambda: "found"):
+    def write(outcome, place):
+        (place / "table").write_text(outcome)
+        write_page(place / "page", outcome)
+
+    return files.work_and_write(folder, ("table", "page"), work, write)
+
+
+def full_disk(temp, number=errno.ENOSPC):
+    """Write the page, but only among the temporary files."""
+
+    def write_page(path, content):
+        if temp not in path.parents:
+            path.write_text("half")
+            raise OSError(number, os.strerror(number))
+        path.write_text(content)
+
+    return write_page
+
+
+def place_in(error):
+    return Path(re.search(r"; what was found lies in (.*) instead\.$", str(error))[1])
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize(("number", "reason"), [(errno.ENOSPC, "No space left on device"), (errno.EIO, "output error")])
+def test_what_was_found_lies_in_a_temporary_folder_where_it_cannot_be_written(tmp_path, temp, there, number, reason):
+    out, works = tmp_path / "out", []
+    if there:
+        write(out, "old")
+    with pytest.raises(OSError, match=f"files of {out} cannot be written.*{reason}; what was found lies in") as caught:
+        work_and_write(out, full_disk(temp, number), lambda: works.append(1) or "found")
+    place = place_in(caught.value)
+    assert place.parent == temp
+    assert place.stat().st_mode & 0o777 == 0o700  # the table may be nobody else's business
+    assert seen(place) == {"table": "found", "page": "found"}
+    assert len(works) == 1
+    assert out.exists() == there
+    assert not there or seen(out) == {"table": "old", "page": "old"}
+
+
+@pytest.mark.parametrize("act", ["symlink", "link"])
+def test_what_was_found_is_not_lost_where_the_disk_is_full_at_the_last_moment(tmp_path, temp, monkeypatch, act):
+    write(tmp_path / "out", "old")
+    monkeypatch.setattr(os, act, fail)
+    with pytest.raises(OSError, match="No space left on device; what was found lies in") as caught:
+        work_and_write(tmp_path / "out", Path.write_text)
+    assert seen(place_in(caught.value)) == {"table": "found", "page": "found"}
+    assert seen(tmp_path / "out") == {"table": "old", "page": "old"}
+
+
+@pytest.mark.parametrize("also", ["the same disk", "a defect", "no folder"])
+def test_where_no_temporary_folder_takes_what_was_found_either_the_first_error_is_told(tmp_path, temp, also):
+    def write_page(path, content):
+        full_disk(temp)(path, content)
+        raise OSError(errno.EIO, "another reason") if also == "the same disk" else KeyError("page")
+
+    if also == "no folder":
+        temp.rmdir()
+    with pytest.raises(OSError, match=r"files of .*out cannot be written, and are as they were: No space left.*\.$"):
+        work_and_write(tmp_path / "out", write_page)
+    assert [path.name for path in tmp_path.rglob("*")] == ([] if also == "no folder" else ["temp"])
+
+
+def test_ctrl_c_while_what_was_found_is_written_leaves_nothing(tmp_path, temp):
+    def write_page(path, content):
+        full_disk(temp)(path, content)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work_and_write(tmp_path / "out", write_page)
+    assert list(tmp_path.rglob("*")) == [temp]
+
+
+def test_an_error_of_the_work_is_its_own(tmp_path, temp):
+    with pytest.raises(OSError, match=r"^\[Errno 5\] the data are gone$"):
+        work_and_write(tmp_path / "out", Path.write_text, lambda: fail_with(OSError(errno.EIO, "the data are gone")))
+    assert list(tmp_path.rglob("*")) == [temp]
+
+
+def fail_with(error):
+    raise error
+
+
+def test_work_that_went_well_is_written_and_returned(tmp_path, temp):
+    assert work_and_write(tmp_path / "out", Path.write_text) == "found"
+    assert seen(tmp_path / "out") == {"table": "found", "page": "found"}
+    assert list(temp.iterdir()) == []
 
 
 # One file

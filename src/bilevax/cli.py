@@ -2,7 +2,7 @@
 
 import contextlib
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,7 +230,6 @@ def _list_algorithms() -> None:
 
 def _demo(out: Path, steps: int, seed: int) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     from bilevax import demo
 
@@ -239,17 +238,26 @@ def _demo(out: Path, steps: int, seed: int) -> None:
         f"{demo.TRAIN} handwritten digits, {demo.CORRUPTED_SHARE:.0%} of the labels wrong, {demo.TRUSTED} trusted "
         f"images. Learning one weight for each sample, shared by {demo.CLASSES} digit-against-rest tasks ..."
     )
-    outcome = demo.run(out, steps, seed)
+    found: list[demo.CleaningResult] = []
+    try:
+        result = demo.run(out, steps, seed, found.append).result
+    finally:  # figures are not lost where no file can be written
+        for outcome in found:
+            console.print(_figures_of(outcome.figures))
+    console.print(f"{result.status}: {result.message}. Written: {out / demo.PICTURE}, {out / demo.TRACE}")
+
+
+def _figures_of(figures: Mapping[str, float]) -> Any:
+    """What the demo found, as a table."""
+    from rich.table import Table
+
     table = Table(title="Cleaning mislabelled digits with RSVRB, 5 of 10 tasks a step")
     table.add_column("")
     table.add_column("", justify="right")
-    for name, value in outcome.figures.items():
+    for name, value in figures.items():
         whole = name.startswith("samples")
         table.add_row(name, f"{value:,.0f}" if whole else f"{value:.1%}" if "accuracy" in name else f"{value:.3f}")
-    console.print(table)
-    console.print(
-        f"{outcome.result.status}: {outcome.result.message}. Written: {out / demo.PICTURE}, {out / demo.TRACE}"
-    )
+    return table
 
 
 if __name__ == "__main__":

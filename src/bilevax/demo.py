@@ -1,5 +1,6 @@
 """Cleaning mislabelled digits: ten tasks share one weight for each training sample."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 
 import bilevax as bx
 from bilevax.exact import evaluation
-from bilevax.files import together
+from bilevax.files import work_and_write
 
 TRAIN, TRUSTED, CORRUPTED_SHARE, RIDGE = 1000, 100, 0.4, 1e-3
 CLASSES = 10
@@ -153,10 +154,22 @@ def draw_picture(outcome: CleaningResult, path: Path) -> None:
 PICTURE, TRACE = "digits.png", "trace.json"
 
 
-def run(out: Path, steps: int, seed: int) -> CleaningResult:
-    """Clean, and write the picture and the trace into `out`, both or none (`bilevax.files.together`)."""
-    with together(out, (PICTURE, TRACE)) as new:
+def run(
+    out: Path, steps: int, seed: int, tell: Callable[[CleaningResult], None] = lambda outcome: None
+) -> CleaningResult:
+    """Clean, and write the picture and the trace into `out`, both or none (`bilevax.files.work_and_write`).
+
+    `tell` hears what was found before anything is written.
+    """
+
+    def find() -> CleaningResult:
         outcome = clean(steps, seed)
-        outcome.result.trace.save(new / TRACE)
-        draw_picture(outcome, new / PICTURE)
-    return outcome
+        tell(outcome)
+        return outcome
+
+    return work_and_write(out, (PICTURE, TRACE), find, _write)
+
+
+def _write(outcome: CleaningResult, folder: Path) -> None:
+    outcome.result.trace.save(folder / TRACE)
+    draw_picture(outcome, folder / PICTURE)

@@ -8,11 +8,13 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bilevax import locks
+
+Outcome = TypeVar("Outcome")
 
 PART = ".bilevax-part-"
 NEW, OLD, SHOWN, LINK = "new", "old", "shown", "link"  # what a part holds
@@ -170,6 +172,45 @@ def together(folder: Path, names: Iterable[str]) -> Iterator[Path]:
                 above.rmdir()
 
 
+def work_and_write(
+    folder: Path, names: Iterable[str], work: Callable[[], Outcome], write: Callable[[Outcome, Path], None]
+) -> Outcome:
+    """Do work that may take long, then write the files of its outcome, which appear in `folder` as by `together`.
+
+    What was found is not lost where they cannot be written, because the disk is full or gone: then they are written
+    into a fresh folder among the system's temporary ones, and the error says which. If that fails as well, it is the
+    error of the first failure alone.
+    """
+    found: list[Outcome] = []
+    try:
+        with together(folder, names) as new:
+            found.append(work())
+            write(found[0], new)
+    except OSError as error:
+        if not found:
+            raise
+        told = error if error.errno is None else _explain(error, f"the files of {folder} cannot be written")
+        raise _rescue(told, lambda place: write(found[0], place)) from error
+    return found[0]
+
+
+def _rescue(error: OSError, write: Callable[[Path], None]) -> OSError:
+    """Write into a temporary folder that others cannot read; the error, with its name if that went well."""
+    try:
+        place = Path(tempfile.mkdtemp(prefix="bilevax-"))
+    except OSError:
+        return error
+    try:
+        write(place)
+        _sync_all(place)
+    except BaseException as second:
+        shutil.rmtree(place, ignore_errors=True)
+        if isinstance(second, Exception):
+            return error
+        raise
+    return type(error)(f"{str(error).removesuffix('.')}; what was found lies in {place} instead.")
+
+
 def _new_part(home: Path) -> tuple[Path, int]:
     """A hidden folder and, open and locked, what shows others that it is in use."""
     while True:
@@ -201,8 +242,7 @@ def _sweep(home: Path) -> None:
 
 def _appear(part: Path, folder: Path, names: Iterable[str]) -> None:
     new = part / NEW
-    for file in (*new.iterdir(), new):
-        _sync(file)
+    _sync_all(new)
     if part.parent != folder:
         try:
             os.rename(new, folder)
@@ -269,6 +309,12 @@ def _settle(part: Path) -> None:
     """End a switch wherever it stands, and remove what is left of it."""
     _end_links(part)
     shutil.rmtree(part)
+
+
+def _sync_all(folder: Path) -> None:
+    """Have the files of a folder on the disk."""
+    for file in (*folder.iterdir(), folder):
+        _sync(file)
 
 
 def _sync(path: Path) -> None:

@@ -1,9 +1,13 @@
 """bilevax clean: suspicious rows are found; what is wrong with a table is said, and then nothing is written."""
 
+import errno
 import os
+import re
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import joblib
@@ -201,6 +205,29 @@ def test_a_failure_while_writing_leaves_what_was_there(before, monkeypatch, act)
     with pytest.raises(OSError, match="no space"):
         clean_table(before / "given.csv", "kind", before / "sure.csv", before / "out", steps=5)
     assert {path.name: path.read_text() for path in (before / "out").iterdir()} == dict.fromkeys(OUTPUTS, "old")
+
+
+def test_what_was_fitted_is_not_lost_where_the_disk_is_full(before, monkeypatch):
+    fits, dump = [], joblib.dump
+
+    def full(model, path):
+        if before / "temp" not in Path(path).parents:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        dump(None, path)
+
+    monkeypatch.setattr(work, "_fit", lambda *given: fits.append(given) or Fitted(*given))
+    monkeypatch.setattr(joblib, "dump", full)
+    (before / "temp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(before / "temp"))
+    outcome = run(before)
+    assert outcome.exit_code == 1
+    told = r"Error: the files of .*out cannot be .*: No space left on device; what was found lies in (.*) instead\."
+    place = Path(re.fullmatch(told, str(outcome.exception))[1])
+    assert place.parent == before / "temp"
+    assert sorted(path.name for path in place.iterdir()) == sorted(OUTPUTS)
+    assert pd.read_csv(place / "cleaned.csv")["suspicion_rank"].max() == 60
+    assert {path.name: path.read_text() for path in (before / "out").iterdir()} == dict.fromkeys(OUTPUTS, "old")
+    assert len(fits) == 1
 
 
 def test_a_command_killed_while_it_writes_leaves_what_was_there_and_the_next_one_sweeps(before):

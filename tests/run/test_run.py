@@ -23,7 +23,7 @@ from bilevax import device, schedule
 from bilevax.curvature import tracked
 from bilevax.draw import NoData
 from bilevax.exact import lower
-from bilevax.run import plan, watch
+from bilevax.run import metrics, plan, watch
 from bilevax.run.solve import CHUNK_SECONDS, _loop_of, _Run
 
 SETTINGS = {"upper_step": 0.02, "lower_step": 0.1, "mixing": 0.1, "batch_size": 4, "initialization": "cheap"}
@@ -357,7 +357,68 @@ def test_a_metric_that_raises_loses_nothing(problem):
 def test_an_error_of_the_users_metrics_says_where_it_comes_from(problem, metrics):
     with pytest.raises(TypeError) as caught:
         bx.solve(problem, rsvrb(), steps=1, metrics=metrics)
-    assert caught.value.__notes__ == ["raised by metrics(problem, variables), called by solve after 0 steps"]
+    told = "raised by metrics(problem, variables), called by solve at x0 and y0 before the run starts"
+    assert caught.value.__notes__ == [told]
+
+
+NO_NUMBERS = ["text", [1.0], None, 1j, {"loss": "text"}, {"loss": [1.0]}, {"loss": None}, {"loss": 1j}]
+
+
+@pytest.mark.parametrize("returned", NO_NUMBERS, ids=str)
+def test_metrics_that_are_no_numbers_are_refused_before_the_start_is_compiled(problem, monkeypatch, returned):
+    own = rsvrb()
+    fresh = own._replace(init=lambda problem, key: own.init(problem, key))  # nothing is compiled for it yet
+    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self: pytest.fail("the start was compiled"))
+    with pytest.raises(TypeError, match=r"metrics(: 'loss' must be a real number| must return numbers by name)"):
+        bx.solve(problem, fresh, steps=1, metrics=lambda problem, variables: returned)
+
+
+@pytest.mark.parametrize("returned", NO_NUMBERS, ids=str)
+def test_metrics_that_are_no_numbers_are_refused_before_a_resumed_run_goes_on(problem, monkeypatch, returned):
+    first = bx.solve(problem, rsvrb(), steps=2, metrics=None)
+    monkeypatch.setattr(_Run, "compile", lambda self, loop: pytest.fail("the loop was compiled"))
+    with pytest.raises(TypeError, match="metrics"):
+        bx.solve(problem, rsvrb(), steps=4, resume=first, metrics=lambda problem, variables: returned)
+
+
+def test_metrics_that_are_no_numbers_later_in_the_run_lose_nothing(problem):
+    metrics = lambda problem, variables: {"loss": 1.0 if (variables.x == problem.x0).all() else "text"}
+    with pytest.raises(TypeError, match="metrics: 'loss' must be a real number; got 'text'") as caught:
+        bx.solve(problem, rsvrb(), steps=50, record_every=10, metrics=metrics)
+    assert (caught.value.result.steps, len(caught.value.result.trace)) == (10, 1)
+
+
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("per_task", [False, True])
+def test_metrics_are_tried_with_what_a_run_hands_over(m, per_task):
+    y0 = jnp.arange(1.0, 3.0)
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum((y - 1) ** 2), lower=lambda x, y, i, batch: jnp.sum((y - x) ** 2),
+        x0=jnp.zeros(2), y0=jnp.stack([y0] * m) if per_task else y0, y0_per_task=per_task, tasks=jnp.arange(m),
+        strong_convexity=2.0,
+    )  # fmt: skip
+    seen = []
+    keep = lambda problem, variables: seen.append(variables) or {}
+    bx.solve(problem, bx.soba(upper_step=0.1, lower_step=0.1, initialization="theorem"), steps=1, metrics=keep)
+    assert len(seen) == 3  # the trial, the start, which has solved the lower problems, and the step
+    np.testing.assert_array_equal(seen[0].x, problem.x0)
+    np.testing.assert_array_equal(seen[0].y, [y0] * m)
+    assert len({tuple(map(jax.typeof, variables)) for variables in seen}) == 1
+
+
+def test_a_trial_of_metrics_is_the_first_record_of_a_run_that_starts_there(problem):
+    seen = []
+    keep = lambda problem, variables: seen.append(variables) or {"calls": len(seen)}
+    result = bx.solve(problem, rsvrb(), steps=2, record_every=1, metrics=keep)
+    np.testing.assert_array_equal(result.trace["calls"], [1, 2, 3])
+
+
+def test_the_exact_metrics_are_not_tried(problem, monkeypatch):
+    calls = []
+    exact = metrics.exact
+    monkeypatch.setattr(metrics, "exact", lambda *given: calls.append(given) or exact(*given))
+    result = bx.solve(problem, rsvrb(initialization="theorem"), steps=2, record_every=1)
+    assert len(calls) == len(result.trace) == 3
 
 
 def test_a_loss_that_raises_in_a_later_chunk_leaves_the_last_record():

@@ -8,7 +8,7 @@ import numpy as np
 
 from bilevax.cleaning.page import make_page
 from bilevax.cleaning.tables import NEW_COLUMNS, Tables, encoder, is_parquet, read_tables
-from bilevax.files import path_of, together
+from bilevax.files import path_of, work_and_write
 
 CSV, PARQUET, MODEL, PAGE = NAMES = "cleaned.csv", "cleaned.parquet", "model.joblib", "report.html"
 
@@ -22,19 +22,27 @@ def clean_table(
     Writes into `out`: the table with the columns `weight` and `suspicion_rank` (1 is the row to look at first), in the
     format in which it came; the fitted model, a scikit-learn pipeline that takes rows of such tables; and a page with
     the curve of F, the weights and the most suspicious rows. All files are replaced together, also when the process is
-    killed or the disk is full: `bilevax.files.together` says how. That `out` can be written to is seen first.
+    killed or the disk is full: `bilevax.files.together` says how. That `out` can be written to is seen first; where it
+    no longer can when the model is fitted, the files lie in a temporary folder, and the error says where.
     """
     table, trusted, out = path_of("table", table), path_of("trusted", trusted), path_of("out", out)
     tables = read_tables(table, trusted, label)
-    with together(out, NAMES) as new:
+    parquet = is_parquet(table)
+
+    def fit() -> Any:
         tell(
             f"{len(tables.labels)} rows to clean, {len(tables.trusted_labels)} trusted, "
             f"{len(set(tables.labels))} classes"
         )
-        model = _fit(tables, steps, seed)
-        if model.named_steps["model"].n_iter_ < steps:
-            tell(f"stopped after {model.named_steps['model'].n_iter_} of {steps} steps; what was reached is written")
-        return [out / path.name for path in _write(tables, model, label, new, is_parquet(table))]
+        return _fit(tables, steps, seed)
+
+    def write(model: Any, folder: Path) -> None:
+        _write(tables, model, label, folder, parquet)
+
+    model = work_and_write(out, NAMES, fit, write)
+    if model.named_steps["model"].n_iter_ < steps:
+        tell(f"stopped after {model.named_steps['model'].n_iter_} of {steps} steps; what was reached is written")
+    return [out / name for name in (PARQUET if parquet else CSV, MODEL, PAGE)]
 
 
 def _fit(tables: Tables, steps: int, seed: int) -> Any:
@@ -49,17 +57,15 @@ def _fit(tables: Tables, steps: int, seed: int) -> Any:
     return Pipeline([("encode", encode), ("model", model)])
 
 
-def _write(tables: Tables, pipeline: Any, label: str, folder: Path, parquet: bool) -> list[Path]:
+def _write(tables: Tables, pipeline: Any, label: str, folder: Path, parquet: bool) -> None:
     import joblib
 
     model = pipeline.named_steps["model"]
     output = tables.whole.assign(**dict(zip(NEW_COLUMNS, (model.weights_, model.suspicion_rank_), strict=True)))
-    paths = [folder / (PARQUET if parquet else CSV), folder / MODEL, folder / PAGE]
     if parquet:
-        output.to_parquet(paths[0], index=False)
+        output.to_parquet(folder / PARQUET, index=False)
     else:
-        output.to_csv(paths[0], index=False)
-    joblib.dump(pipeline, paths[1])
+        output.to_csv(folder / CSV, index=False)
+    joblib.dump(pipeline, folder / MODEL)
     predictions = np.asarray(pipeline.predict(tables.features))
-    paths[2].write_text(make_page(output, label, predictions, model.trace_), encoding="utf-8")
-    return paths
+    (folder / PAGE).write_text(make_page(output, label, predictions, model.trace_), encoding="utf-8")

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from bilevax import arguments
 from bilevax.algorithms.contract import Cost, Variables
 from bilevax.draw import NoData
 from bilevax.problem import Problem
+from bilevax.run.metrics import exact_metrics
 from bilevax.run.trace import Trace
 
 CHUNK = 2048  # most steps in one call of the compiled loop
@@ -105,6 +107,12 @@ class Plan:
         if self.metrics is not None and not callable(self.metrics):
             raise TypeError(f"metrics must be a function of (problem, variables), or None; got {self.metrics!r}.")
 
+    def try_metrics(self, problem: Problem) -> Mapping[str, Any] | None:
+        """What the user's metrics return at x0 and y0; `None` without any, or with our own, which need no trial."""
+        if self.metrics is None or self.metrics is exact_metrics:
+            return None
+        return measure(self.metrics, problem, start_of(problem), "at x0 and y0 before the run starts")
+
     def check_target(self, row: Mapping[str, float]) -> None:
         """Refuse a target that is not among the recorded metrics."""
         metrics = [name for name in row if name not in RUN_COLUMNS]
@@ -125,6 +133,21 @@ class Plan:
             return "done", f"after {run.steps} steps no further step changes x"
         used_up = self.budget.used_up(run)
         return None if used_up is None else ("done", used_up)
+
+
+def start_of(problem: Problem) -> Variables:
+    """x0, and y0 of every task."""
+    return Variables(problem.x0, jnp.broadcast_to(problem.y0, (problem.num_tasks, problem.dim_y)))
+
+
+def measure(metrics: Metrics, problem: Problem, reached: Variables, when: str) -> Mapping[str, Any]:
+    """What `metrics` returns, if it is numbers by name; an error of it says where it comes from."""
+    try:
+        values = metrics(problem, reached)
+    except Exception as error:
+        error.add_note(f"raised by metrics(problem, variables), called by solve {when}")
+        raise
+    return checked_metrics(values)
 
 
 def checked_metrics(values: Any) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ from bilevax.run import terminal, watch
 from bilevax.run.choice import choose
 from bilevax.run.guard import Guard
 from bilevax.run.metrics import exact_metrics
-from bilevax.run.plan import CHUNK, RUN_COLUMNS, Budget, Metrics, Plan, checked_metrics, record_interval
+from bilevax.run.plan import CHUNK, RUN_COLUMNS, Budget, Metrics, Plan, measure, record_interval, start_of
 from bilevax.run.result import Result
 from bilevax.run.saved import SavedState, restore
 from bilevax.run.trace import Trace
@@ -56,22 +56,22 @@ class _Run:
     converged: bool = False
     guard: Guard | None = None
     notes: tuple[str, ...] = ()
+    trial: Mapping[str, Any] | None = None  # what the metrics returned at x0 and y0, until the first record
     saved: "_Run | None" = None  # as it was at the last record: a chunk that raises takes its state with it
 
     def record(self, metrics: Metrics | None) -> None:
+        trial, self.trial = self.trial, None
         self._save()
-        values = {} if metrics is None else self._measure(metrics)
+        values = {} if metrics is None else self._measure(metrics, trial)
         own = (self.steps, *self.cost, self.seconds)
-        self.trace.add({**dict(zip(RUN_COLUMNS, own, strict=True)), **checked_metrics(values)})
+        self.trace.add({**dict(zip(RUN_COLUMNS, own, strict=True)), **values})
 
-    def _measure(self, metrics: Metrics) -> Any:
-        """What `metrics` returns; an error of it says where it comes from."""
+    def _measure(self, metrics: Metrics, trial: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """What `metrics` returns: what it did in the trial, if the run still is at x0 and y0."""
         reached = self.variables(self.problem, self.state)
-        try:
-            return metrics(self.problem, reached)
-        except Exception as error:
-            error.add_note(f"raised by metrics(problem, variables), called by solve after {self.steps} steps")
-            raise
+        if trial is not None and all(map(jnp.array_equal, reached, start_of(self.problem))):
+            return trial
+        return measure(metrics, self.problem, reached, f"after {self.steps} steps")
 
     def _save(self) -> None:
         """Keep a copy of the state, unless it is so large that two of them may not fit."""
@@ -171,7 +171,9 @@ def _check_resume(resume: Any, origin: dict[str, str], seed: int | None) -> None
         raise ValueError(f"resume comes from a run with seed {resume.seed}, which it keeps; got seed={seed}.")
 
 
-def _begin(problem: Problem, algorithm: Algorithm, seed: int, origin: dict[str, str], resume: Result | None) -> _Run:
+def _begin(
+    problem: Problem, algorithm: Algorithm, seed: int, origin: dict[str, str], resume: Result | None, plan: Plan
+) -> _Run:
     """A fresh run, or the resumed one on copies: a compiled loop takes its state's memory over."""
     init_key, step_key = jax.random.split(jax.random.key(seed))
     variables = _variables_of(algorithm.name, algorithm.variables)
@@ -183,16 +185,29 @@ def _begin(problem: Problem, algorithm: Algorithm, seed: int, origin: dict[str, 
         state, guard = _resumed_state(problem, algorithm, resume)
         trace = Trace([dict(row) for row in resume.trace.rows], dict(resume.trace.settings))
         of_all |= {"steps": resume.steps, "cost": resume.cost, "seconds": resume.seconds, "guard": guard}
-        return _Run(**of_all, state=state, trace=trace)
+        run = _Run(**of_all, state=state, trace=trace)
+        _rehearse(run, plan)
+        return run
     leaves, structure = jax.tree.flatten((problem, init_key))
     kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    init = _start_of(algorithm.name, algorithm.init, structure, kinds)
-    begun = time.perf_counter()
-    state = jax.block_until_ready(init(problem, init_key))
-    seconds = time.perf_counter() - begun
+    like = _traced_start(algorithm.name, algorithm.init, structure, kinds).out_info
     settings = {name: str(value) for name, value in algorithm.settings.items()}
     trace = Trace(settings={"algorithm": algorithm.name, "seed": seed, **settings})
-    return _Run(**of_all, state=state, trace=trace, steps=0, cost=_as_cost(state.initial_cost), seconds=seconds)
+    run = _Run(**of_all, state=like, trace=trace, steps=0, cost=Cost(0, 0, 0), seconds=0.0)
+    _rehearse(run, plan)
+    init = _compiled_start(algorithm.name, algorithm.init, structure, kinds)
+    begun = time.perf_counter()
+    run.state = jax.block_until_ready(init(problem, init_key))
+    run.seconds = time.perf_counter() - begun
+    run.cost = _as_cost(run.state.initial_cost)
+    return run
+
+
+def _rehearse(run: _Run, plan: Plan) -> None:
+    """Trace a step, then try the metrics: what is wrong with them is said before anything is compiled."""
+    if plan.budget.used_up(run) is None:
+        run.inspect(_loop_of(run.algorithm.name, run.algorithm.step))
+    run.trial = plan.try_metrics(run.problem)
 
 
 def _resumed_state(problem: Problem, algorithm: Algorithm, resume: Result) -> tuple[Any, Guard | None]:
@@ -232,13 +247,19 @@ def _variables_of(name: str, variables: Callable[..., Any]) -> Callable[..., Any
 
 
 @functools.lru_cache(maxsize=16)
-def _start_of(
-    name: str, init: Callable[..., Any], structure: Any, kinds: tuple[tuple[Any, Any], ...]
-) -> Callable[..., Any]:
-    """`init`, compiled ahead for a problem of this structure, shapes and dtypes: its first run is timed like any."""
+def _traced_start(name: str, init: Callable[..., Any], structure: Any, kinds: tuple[tuple[Any, Any], ...]) -> Any:
+    """`init`, traced for a problem of this structure, shapes and dtypes, and looked at meanwhile."""
     leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in kinds]
     start = jax.jit(lambda problem, key: check_state(name, init(problem, key)))
-    return start.lower(*jax.tree.unflatten(structure, leaves)).compile()
+    return start.trace(*jax.tree.unflatten(structure, leaves))
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled_start(
+    name: str, init: Callable[..., Any], structure: Any, kinds: tuple[tuple[Any, Any], ...]
+) -> Callable[..., Any]:
+    """`init`, compiled ahead for such a problem: its first run is timed like any."""
+    return _traced_start(name, init, structure, kinds).lower().compile()
 
 
 @functools.lru_cache(maxsize=16)
@@ -273,8 +294,6 @@ def _loop_of(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
 def _carry_out(run: _Run, plan: Plan, interrupted: Callable[[], bool], report: terminal.Report) -> tuple[str, str]:
     """Run until the plan says that it is over; status and reason."""
     loop = _loop_of(run.algorithm.name, run.algorithm.step)
-    if plan.budget.used_up(run) is None:
-        run.inspect(loop)
     if not run.trace.rows or not plan.target.keys() <= run.trace.rows[-1].keys():
         run.record(plan.metrics)
     plan.check_target(run.trace.rows[-1])
@@ -349,7 +368,9 @@ def solve(
     - `seed`: decides on all draws; 0 by default, and that of the resumed run with `resume`.
     - `target`: {"objective": 0.3} ends the run as soon as a recorded metric is that small.
     - `metrics`: a function of (problem, Variables) that returns numbers by name; `None` records the costs alone. The
-      default solves all lower problems exactly: F(x) and its error, ‖∇F(x)‖ and the mean ‖y_i − y_i*‖².
+      default solves all lower problems exactly: F(x) and its error, ‖∇F(x)‖ and the mean ‖y_i − y_i*‖². A function
+      of your own is tried at x0 and y0 before anything is compiled. What it returns there is the first record if the
+      run starts from just there; else it is called once more.
     - `record_every`: steps between two records; by default there are 20 of them, or, without `steps`, one after 1, 2,
       3, 4, 6, 9, 13, ... steps, each time half as many again.
     - `iterate`: "last", or "random" as in the theorems: x_t̃ with t̃ uniform on 0..steps. Nothing after t̃
@@ -398,7 +419,7 @@ def solve(
         schedule.check_all(algorithm.settings, 1, budget.steps)
     _check_batches(problem, algorithm.settings)
     with terminal.interruptible() as interrupted, terminal.progress(progress) as report:
-        run = _begin(problem, algorithm, seed, origin, resume)
+        run = _begin(problem, algorithm, seed, origin, resume, plan)
         run.notes = (*notes, *_words_on_rates(algorithm, run.state))
         try:
             status, message = _carry_out(run, plan, interrupted, report)
