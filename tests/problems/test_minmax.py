@@ -52,7 +52,7 @@ def test_no_curvature_is_kept():
     assert choose(None, problem, pulls=True) is dense
     key = jax.random.key(0)
     assert jax.tree.leaves(jax.eval_shape(bx.rsvrb(tasks_per_step=2).init, problem, key).tables.tasks.VH) == []
-    assert jax.eval_shape(bx.block_soba(tasks_per_step=2).init, problem, key).tables.h.size == 0
+    assert jax.eval_shape(bx.block_soba(tasks_per_step=2).init, problem, key).tables.inverse == ()
     kept = jax.eval_shape(bx.bsvrb_v2(tasks_per_step=2).init, problem, key).tables.inverse
     assert sum(leaf.size for leaf in jax.tree.leaves(kept)) == 0
     rates = {"upper_step": 0.01, "lower_step": 0.01, "mixing": 0.1}

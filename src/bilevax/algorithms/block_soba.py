@@ -20,15 +20,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bilevax import arguments, chunks, draw, projection, tasks
 from bilevax.algorithms.contract import Algorithm, Cost, Variables, described
 from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble, count
-from bilevax.algorithms.parts.hypergradient import Points, TaskSamples, hypergradient
+from bilevax.algorithms.parts.block_inverse import KNOWN, PLAIN, BlockInverse, look
+from bilevax.algorithms.parts.hypergradient import Points, hypergradient
 from bilevax.algorithms.registry.tuning import MIXED_STEPS, Tuning, drawn_steps
 from bilevax.algorithms.start import FirstBatch, cost_of_points, first_batch_of, first_point
-from bilevax.curvature.solution import radius_of
+from bilevax.curvature.contract import Update
 from bilevax.draw import Indices, Sampling
 from bilevax.problem import Problem
 from bilevax.schedule import RateRule, Rates, as_rates
@@ -37,10 +38,10 @@ UPPER_STEP, LOWER_STEP = RateRule(0.25, "step", 0.5, condition_power=0.5), RateR
 
 
 class Block(NamedTuple):
-    """y_i and h_i; h_i has no entries where it is known or not needed."""
+    """y_i, and what is kept for h_i: nothing where it is known or not needed."""
 
     y: Float[Array, "*B dy"]
-    h: Float[Array, "*B dh"]
+    inverse: PyTree
 
 
 class Own(NamedTuple):
@@ -67,13 +68,19 @@ class BlockSOBA(Method):
         """A batch of each drawn task."""
         return self.sampling.portion(problem)
 
+    def inverse(self, problem: Problem) -> BlockInverse:
+        """h_i as a variable of its own where ∇²yy g has to be estimated, else what is known of it."""
+        return PLAIN if problem.structure.estimates_hessian else KNOWN
+
     def start(self, problem: Problem, key: Key[Array, ""]) -> Start:
         """y_i as the first batch says, h_i = 0; d is the first sample."""
-        h = jnp.zeros(problem.dim_y if problem.structure.estimates_hessian else 0, problem.dtype)
+        inverse = self.inverse(problem)
 
         def first_block(i: Int[Array, ""]) -> tuple[Block, Array]:
-            point = first_point(problem, self.first, problem.bounds_of(i).y, key, i)
-            return Block(point.y, h), point.gradients
+            bounds = problem.bounds_of(i)
+            point = first_point(problem, self.first, bounds.y, key, i)
+            _, sample = look(problem, problem.x0, point.y, i, point.upper, point.lower)
+            return Block(point.y, inverse.start(problem, sample, sample.f_y, bounds)), point.gradients
 
         blocks, gradients = chunks.start(first_block, problem.num_tasks, problem.work)
         return Start(Own(jnp.zeros_like(problem.x0)), blocks, cost_of_points(problem, self.first, gradients))
@@ -82,16 +89,25 @@ class BlockSOBA(Method):
         self, problem: Problem, rates_at: RatesAt, state: State, key: Key[Array, ""], move: Callable[[Array], Move]
     ) -> Change:
         """The drawn blocks are read before they are written, so that it can be in place."""
-        rates, x = rates_at(state.step), state.x
+        rates, x, inverse = rates_at(state.step), state.x, self.inverse(problem)
         drawn = draw.draw_step(problem, self.sampling, key)
         samples = (drawn.tasks, drawn.upper, drawn.lower)
 
-        def descend(block: Block, i: Array, xi: Indices, zeta: Indices) -> Block:
-            one_step = lambda _, block: self._inner_step(problem, rates.lower_step, x, block, i, xi, zeta)
-            return jax.lax.fori_loop(0, self.inner_steps, one_step, block)
+        def visit(block: Block, i: Array, xi: Indices, zeta: Indices) -> tuple[Block, Array]:
+            bounds = problem.bounds_of(i)
 
-        blocks = jax.vmap(descend)(tasks.read(state.tables, drawn.tasks), *samples)
-        D = hypergradient(problem, Points(x, blocks.y, self._solutions(problem, x, blocks, samples)), samples)
+            def inner_step(_: Any, block: Block) -> Block:
+                g_y, sample = look(problem, x, block.y, i, xi, zeta)
+                residual, _ = inverse.observe(problem, block.inverse, sample, sample)
+                kept = inverse.update(problem, rates, block.inverse, residual, Update(sample.f_y, bounds, None))
+                return Block(projection.onto(block.y - rates.lower_step * g_y, bounds.y), kept)
+
+            block = jax.lax.fori_loop(0, self.inner_steps, inner_step, block)
+            _, sample = look(problem, x, block.y, i, xi, zeta)
+            return block, inverse.solutions(problem, block.inverse, sample, sample)[0]
+
+        blocks, h = jax.vmap(visit)(tasks.read(state.tables, drawn.tasks), *samples)
+        D = hypergradient(problem, Points(x, blocks.y, h if problem.structure.needs_hessian else None), samples)
         theta = jnp.where(state.step == 1, 1, rates.mixing.direction)
         d = (1 - theta) * state.own.d + theta * D
         return Change(
@@ -102,31 +118,12 @@ class BlockSOBA(Method):
             write=lambda keep: tasks.write(state.tables, drawn.tasks, blocks, keep),
         )
 
-    def _inner_step(
-        self, problem: Problem, rho: Array, x: Array, block: Block, i: Array, xi: Indices, zeta: Indices
-    ) -> Block:
-        """One step of y_i and of h_i, both from the same point."""
-        bounds, h = problem.bounds_of(i), block.h
-        g_y, second = problem.lower_derivatives(x, block.y, i, zeta)
-        if problem.structure.estimates_hessian:
-            residual = second(h)[1] - problem.upper_gradients(x, block.y, i, xi)[1]
-            h = projection.ball(h - rho * residual, radius_of(problem, bounds))
-        return Block(projection.onto(block.y - rho * g_y, bounds.y), h)
-
-    def _solutions(self, problem: Problem, x: Array, blocks: Block, samples: TaskSamples) -> Array | None:
-        """h of the drawn blocks for the direction; `None` where it is zero."""
-        structure = problem.structure
-        if structure.estimates_hessian or not structure.needs_hessian:
-            return blocks.h if structure.needs_hessian else None
-        gradient = lambda y, i, xi: problem.upper_gradients(x, y, i, xi)[1]
-        return structure.apply_inverse(problem.strong_convexity, jax.vmap(gradient)(blocks.y, *samples[:2]))
-
     def _cost(self, problem: Problem, numbers: Int[Array, " B"]) -> Cost:
         """Each inner step is ∇y g, and ∇y f and ∇²yy g·h where h is followed; D is ∇f and ∇²xy g·h."""
-        size, structure = self.sampling.batch_size, problem.structure
-        follows = self.inner_steps if structure.estimates_hessian else 0
-        products = follows + int(structure.needs_hessian)
+        size, of_direction = self.sampling.batch_size, int(problem.structure.needs_hessian)
+        follows = self.inner_steps * (self.inverse(problem).products(problem) - of_direction)
         cost = count(problem.upper_data, numbers, size, gradients=follows + 1)
+        products = follows + of_direction
         return cost + count(problem.lower_data, numbers, size, gradients=self.inner_steps, products=products)
 
     def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:

@@ -36,11 +36,11 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from bilevax import arguments, chunks, draw, estimator, tasks
 from bilevax.algorithms.contract import Algorithm, Variables, described
 from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble, count_both
-from bilevax.algorithms.parts.block_inverse import FLOORED, KNOWN, VARIABLE, BlockInverse
+from bilevax.algorithms.parts.block_inverse import FLOORED, KNOWN, VARIABLE, BlockInverse, look
 from bilevax.algorithms.parts.hypergradient import Points, hypergradient_innovation
 from bilevax.algorithms.registry.tuning import MIXED_STEPS, Tuning, block_steps
 from bilevax.algorithms.start import FirstBatch, cost_of_estimates, first_batch_of, first_point
-from bilevax.curvature.contract import Drift, Sample, Second, Update
+from bilevax.curvature.contract import Drift, Second, Update
 from bilevax.draw import Indices, Sampling
 from bilevax.problem import Problem
 from bilevax.schedule import Mixing, RateRule, Rates, as_rates, as_schedule
@@ -198,14 +198,6 @@ class BSVRB(Method):
         asleep = self.clock_rates(problem, rates_at)
         y_of = lambda i, block: self.catch_up(problem, asleep, state.own, i, block).y
         return Variables(state.x, jax.vmap(y_of)(jnp.arange(problem.num_tasks), state.tables))
-
-
-def look(
-    problem: Problem, x: Array, y: Array, i: Any, xi: Indices, zeta: Indices
-) -> tuple[Float[Array, " dy"], Sample]:
-    """∇y g_i on ζ, and the sample of both losses, at a point."""
-    g_y, second = problem.lower_derivatives(x, y, i, zeta)
-    return g_y, Sample(i, zeta, x, y, problem.upper_gradients(x, y, i, xi)[1], second)
 
 
 def _check_below_one(mixing: Any) -> None:

@@ -1,7 +1,8 @@
-"""What stands for H_i⁻¹∇y f_i in BSVRB: H_i itself, floored at λ (v1), or h_i as a variable of its own (v2).
+"""What stands for H_i⁻¹∇y f_i of a block: H_i itself, or h_i as a variable of its own.
 
-Both are as they were before the samples of a step were seen: ∇²xy g_i and an H_i that share their noise would make the
-direction biased. Where a problem's ∇²yy g is λI, or not needed, neither is estimated.
+BSVRB's are estimated by MSVR, H_i floored at λ (v1) or h_i (v2), and are as they were before the samples of a step were
+seen: ∇²xy g_i and an H_i that share their noise would make the direction biased. Block SOBA's h_i takes plain steps on
+the samples at hand. Where a problem's ∇²yy g is λI, or not needed, nothing is estimated.
 """
 
 import abc
@@ -15,6 +16,7 @@ from bilevax import lapack, projection, tasks
 from bilevax.bounds import Bounds
 from bilevax.curvature.contract import Inverse, Sample, Second, Update
 from bilevax.curvature.solution import first_solution, radius_of
+from bilevax.draw import Indices
 from bilevax.problem import Problem
 from bilevax.schedule import Rates
 from bilevax.tasks import Decay, Lower
@@ -119,6 +121,41 @@ class VariableSolution(BlockInverse):
         return kept.h, kept.h_before
 
 
+class PlainSolution(BlockInverse):
+    """Block SOBA: h_i is a variable of its own, h_i ← Π[h_i − ρ(∇²yy g_i·h_i − ∇y f_i)] on the samples at hand."""
+
+    name = "h followed"
+
+    def products(self, problem: Problem) -> int:
+        """One with each of ∇²yy g and ∇²xy g."""
+        return 2
+
+    def start(self, problem: Problem, sample: Sample, v: Float[Array, " dy"], bounds: Bounds) -> Float[Array, " dy"]:
+        """Zero."""
+        return jnp.zeros_like(v)
+
+    def age(self, problem: Problem, kept: Float[Array, " dy"], decay: Decay, drift: Any) -> Float[Array, " dy"]:
+        """A block that is not drawn stays as it is."""
+        return kept
+
+    def observe(
+        self, problem: Problem, kept: Float[Array, " dy"], now: Sample, before: Sample
+    ) -> tuple[Second, Second]:
+        """∇²yy g·h − ∇y f; there is no previous point."""
+        residual = Second(None, now.second(kept)[1] - now.f_y)
+        return residual, residual
+
+    def update(
+        self, problem: Problem, rates: Rates, kept: Float[Array, " dy"], new: Second, now: Update
+    ) -> Float[Array, " dy"]:
+        """One step along it."""
+        return projection.ball(kept - rates.lower_step * new.hessian, radius_of(problem, now.bounds))
+
+    def solutions(self, problem: Problem, kept: Float[Array, " dy"], now: Sample, before: Sample) -> Pair:
+        """h."""
+        return kept, kept
+
+
 class KnownInverse(BlockInverse):
     """h_i from ∇y f_i on the fresh sample alone, where ∇²yy g = λI or is not needed: MSVR has nothing to follow."""
 
@@ -150,4 +187,12 @@ class KnownInverse(BlockInverse):
         return solve(now), solve(before)
 
 
-FLOORED, VARIABLE, KNOWN = FlooredHessian(), VariableSolution(), KnownInverse()
+FLOORED, VARIABLE, PLAIN, KNOWN = FlooredHessian(), VariableSolution(), PlainSolution(), KnownInverse()
+
+
+def look(
+    problem: Problem, x: Array, y: Array, i: Any, xi: Indices, zeta: Indices
+) -> tuple[Float[Array, " dy"], Sample]:
+    """∇y g_i on ζ, and the sample of both losses, at a point."""
+    g_y, second = problem.lower_derivatives(x, y, i, zeta)
+    return g_y, Sample(i, zeta, x, y, problem.upper_gradients(x, y, i, xi)[1], second)
