@@ -15,7 +15,7 @@ import bilevax as bx
 from benchmarks import harness
 from bilevax.curvature import dense, linear_model, tracked
 from bilevax.exact import evaluation
-from bilevax.lab.reference import descend
+from bilevax.lab.reference import run_lbfgs
 from bilevax.lab.runs import interval, solve_for
 
 CASES = ("a1a-1", "a8a-1", "w1a-1", "a1a-50")  # D-m: data set D with m lower problems
@@ -103,7 +103,7 @@ def measure(case, seconds, records, grid, only):
         own_scale = problem.dim_x if label in together else scale
         runs[label] = run(problem, make, [own_scale * g for g in grid], seconds, records)
         print(f"{case} {label}: {runs[label][0]}", flush=True)
-    traces = [descend(problem, 4 * seconds), *(result.trace for result, _ in runs.values())]
+    traces = [run_lbfgs(problem, 4 * seconds), *(result.trace for result, _ in runs.values())]
     return runs, min(min(trace["objective"]) for trace in traces)
 
 

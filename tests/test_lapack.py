@@ -82,6 +82,6 @@ def test_factorisations_are_the_same_under_vmap():
         rtol=1e-10,
     )
     shifts = jnp.array([0.0, 100.0, 0.0, 100.0, 0.0])[:, None, None] * jnp.eye(4)[None]
-    np.testing.assert_array_equal(jax.vmap(lapack.positive)(matrices - shifts), [True, False, True, False, True])
+    np.testing.assert_array_equal(jax.vmap(lapack.is_positive)(matrices - shifts), [True, False, True, False, True])
     values, vectors = jax.vmap(lapack.eigen)(matrices)
     np.testing.assert_allclose((vectors * values[:, None, :]) @ vectors.transpose(0, 2, 1), matrices, atol=1e-12)

@@ -16,7 +16,7 @@ def quadratic_of(m=3):
 
 
 def measured(problem, share=1.0):
-    return scales.measure(problem, KEY, None, share)[0]
+    return scales.measure_scales(problem, KEY, None, share)[0]
 
 
 def test_the_smoothness_is_the_largest_eigenvalue_over_the_tasks():

@@ -36,7 +36,7 @@ from benchmarks.untuned.develop import DEVELOP
 from benchmarks.untuned.judge import JUDGE
 from bilevax.exact import evaluation
 from bilevax.files import write_whole
-from bilevax.lab.reference import descend
+from bilevax.lab.reference import run_lbfgs
 
 PAPER = {name: functools.partial(harness.paper_problem, name) for name in ("a1a-1", "a8a-1", "w1a-1", "w8a-1")}
 GAPS = (0.1, 0.01, 0.001)
@@ -144,7 +144,7 @@ def compare(name, make, chosen, shelf):
     problem, seconds = functools.cache(make), chosen.seconds
     curves = {
         "solve": shelf.find(f"{name}.solve", [seconds], lambda: run(problem(), None, seconds)),
-        "L-BFGS": shelf.find(f"{name}.lbfgs", [seconds], lambda: curve_of(descend(problem(), seconds))),
+        "L-BFGS": shelf.find(f"{name}.lbfgs", [seconds], lambda: curve_of(run_lbfgs(problem(), seconds))),
     }
     if chosen.tuned:
         options = [seconds, chosen.tuned, chosen.tries, chosen.tune_seconds]

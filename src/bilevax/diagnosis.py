@@ -18,7 +18,7 @@ from bilevax.algorithms.frame import rate_at
 from bilevax.draw import Data, NoData
 from bilevax.exact import evaluation, lower
 from bilevax.problem import Problem
-from bilevax.scales import measure
+from bilevax.scales import measure_scales
 from bilevax.schedule import RateRule
 
 STEP = 1e-5  # of a central difference in float64: its error is some 1e-10 of the scale
@@ -227,7 +227,7 @@ def _findings(problem: Problem, points: _Point, report: Report) -> Iterator[Find
 
 def _rates(problem: Problem, seed: int) -> dict[str, dict[str, float]]:
     """The rates that some algorithms would find, in their first step, in the precision of the problem."""
-    find = jax.jit(measure, static_argnums=(2, 3))
+    find = jax.jit(measure_scales, static_argnums=(2, 3))
     few = min(draw.FEW_TASKS, problem.num_tasks) / problem.num_tasks
     found = {}
     for name, share in {"soba": 1.0, "rsvrb": few, "block_soba": few}.items():

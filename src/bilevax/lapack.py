@@ -51,7 +51,7 @@ def solve_with(factor: Factor, right: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 @sequential_vmap
-def positive(matrix: Float[Array, "n n"]) -> Bool[Array, ""]:
+def is_positive(matrix: Float[Array, "n n"]) -> Bool[Array, ""]:
     """Whether a symmetric matrix is positive definite: whether it has a Cholesky factor."""
     return ~jnp.isnan(jnp.linalg.cholesky(matrix)[-1, -1])
 

@@ -78,7 +78,7 @@ def curved_enough(matrix: Float[Array, "n n"], floor: Any, slack: Any) -> Bool[A
     """
     n = matrix.shape[0]
     rounding = 4 * n * float(jnp.finfo(matrix.dtype).eps) * jnp.max(jnp.abs(jnp.diagonal(matrix)))
-    return lapack.positive(matrix + (jnp.minimum(rounding, slack) - floor) * jnp.eye(n, dtype=matrix.dtype))
+    return lapack.is_positive(matrix + (jnp.minimum(rounding, slack) - floor) * jnp.eye(n, dtype=matrix.dtype))
 
 
 @sequential_vmap

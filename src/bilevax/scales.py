@@ -129,7 +129,7 @@ def _smoothness(problem: Problem, key: Key[Array, ""], size: int | None) -> Floa
     return jnp.maximum(each.max(), problem.strong_convexity)
 
 
-def measure(problem: Problem, key: Key[Array, ""], size: int | None, share: float) -> tuple[Scales, Any, Any]:
+def measure_scales(problem: Problem, key: Key[Array, ""], size: int | None, share: float) -> tuple[Scales, Any, Any]:
     """The scales of a problem for batches of this size, and about the samples and gradients that they took."""
     excerpt = Excerpt(problem, key)
     step, looks = _longest_step(excerpt, problem.x0)

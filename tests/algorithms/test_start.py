@@ -67,9 +67,9 @@ def test_gradients_of_a_lower_problem_without_data_count_one_each():
 
 def test_work_is_samples_times_what_is_done_with_each():
     problem, two = unequal(), jnp.arange(2)
-    done = frame.count(problem.upper_data, two, 3, times=2.0, gradients=5, products=7)
+    done = frame.count_cost(problem.upper_data, two, 3, times=2.0, gradients=5, products=7)
     assert numbers(done) == (2 * 6, 2 * 6 * 5, 2 * 6 * 7)
-    assert numbers(frame.count(NoData(), two, 3, times=4.0, gradients=5, products=7)) == (0, 40, 56)
+    assert numbers(frame.count_cost(NoData(), two, 3, times=4.0, gradients=5, products=7)) == (0, 40, 56)
     assert numbers(done + done + done) == tuple(3 * value for value in numbers(done))
     both = frame.count_both(problem, two, None, points=2, products=2)
     assert numbers(both) == (2 * (N_F + N_G), 2 * 2 * (N_F + N_G), 2 * 2 * N_G * 2)

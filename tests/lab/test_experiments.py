@@ -27,7 +27,7 @@ from bilevax.algorithms.registry.tuning import Scale
 from bilevax.exact import evaluation
 from bilevax.lab import cases, rates, runs, store, tuning
 from bilevax.lab.record import Record
-from bilevax.lab.reference import descend
+from bilevax.lab.reference import run_lbfgs
 
 SMALL = {"svrb": {"upper": 0.3, "lower": 0.2, "mixing": 0.1, "offset": 100.0}, "soba": {"upper": 0.3, "lower": 0.2}}
 
@@ -342,7 +342,7 @@ def test_no_run_is_made_twice(small, tmp_path, monkeypatch):
     assert len(files) == 2 * 2 + 1  # and the reference
     assert len(lines) == 5
     monkeypatch.setattr(runs, "solve", None)
-    monkeypatch.setattr(runs, "descend", None)
+    monkeypatch.setattr(runs, "run_lbfgs", None)
     lab.conduct(experiment, known, tmp_path / "out")
     assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "runs").iterdir()}
 
@@ -393,7 +393,7 @@ def test_the_reference_goes_on_until_slopes_of_any_size_vanish(n):
     problem = bx.problems.reweighting(
         train_features=A[copies], train_labels=b[copies], trusted_features=A, trusted_labels=b, ridge=0.1
     )
-    assert min(descend(problem, 20.0)["objective"]) < min(descend(problem, 1e-9)["objective"]) - 0.05
+    assert min(run_lbfgs(problem, 20.0)["objective"]) < min(run_lbfgs(problem, 1e-9)["objective"]) - 0.05
 
 
 RUN = Record("compare", "p", "a", "A", seed=0, seconds=1.0)
@@ -481,7 +481,7 @@ def test_two_commands_on_one_folder_share_the_runs(small, tmp_path, monkeypatch)
 
     monkeypatch.setattr(runs, "solve_for", solve_for)
     monkeypatch.setattr(runs, "interval", lambda *given: 1)
-    monkeypatch.setattr(runs, "descend", lambda *given: made.append("reference") or result.trace)
+    monkeypatch.setattr(runs, "run_lbfgs", lambda *given: made.append("reference") or result.trace)
     monkeypatch.setattr(store, "WAIT", 0.001)
     monkeypatch.setattr(lab.Contender, "algorithm", lambda contender, *given: contender.label)
     experiment.cases[0].problem()  # known to both
@@ -632,7 +632,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_long(table,
     experiment, known = small
     monkeypatch.setitem(lab.FIGURES, "figure1", replace(experiment, name="figure1"))
     monkeypatch.setattr(lab, "read_package_tuning", lambda: {"figure1": known["compare"]})
-    for place, name in [(tuning, "tune"), (runs, "solve"), (runs, "descend")]:
+    for place, name in [(tuning, "tune"), (runs, "solve"), (runs, "run_lbfgs")]:
         monkeypatch.setattr(place, name, None)
     monkeypatch.setattr("bilevax.lab.table1.measure", None)
     given = ("compare", "--data", table, "--algorithms", "soba") if what == "compare" else ("reproduce", what)

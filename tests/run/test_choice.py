@@ -42,14 +42,14 @@ def test_without_a_number_of_steps_records_come_at_steps_that_do_not_depend_on_w
     ],
 )
 def test_the_choice_is_made_by_what_the_budget_affords(quadratic, budget, name):
-    chosen = choice.choose(quadratic.problem, budget)
+    chosen = choice.choose_method(quadratic.problem, budget)
     assert chosen.algorithm.name == name
     assert name in " ".join(chosen.reasons)
 
 
 def test_with_one_lower_problem_the_choice_is_one_for_that():
     problem = bx.problems.quadratic(num_tasks=1, dim_x=4, dim_y=3, noise=0.3, num_samples=16).problem
-    assert choice.choose(problem, Budget(None, 10, None)).algorithm.name == "ma_soba"
+    assert choice.choose_method(problem, Budget(None, 10, None)).algorithm.name == "ma_soba"
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def giant_steps(monkeypatch):
         one = jnp.ones((), problem.dtype)
         return Scales(1e4 * one, 1e-2 * one, share * one, one), 0.0, 0.0
 
-    monkeypatch.setattr(frame, "measure", measure)
+    monkeypatch.setattr(frame, "measure_scales", measure)
 
 
 def test_a_run_on_found_rates_goes_back_instead_of_diverging(quadratic, giant_steps):

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bilevax import arguments, chunks, draw, projection, tasks
 from bilevax.algorithms.contract import Algorithm, Cost, Variables, described
-from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble, count
+from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble, count_cost
 from bilevax.algorithms.parts.block_inverse import KNOWN, PLAIN, BlockInverse, look
 from bilevax.algorithms.parts.hypergradient import Points, hypergradient
 from bilevax.algorithms.registry.tuning import MIXED_STEPS, Tuning, drawn_steps
@@ -122,9 +122,9 @@ class BlockSOBA(Method):
         """Each inner step is ∇y g, and ∇y f and ∇²yy g·h where h is followed; D is ∇f and ∇²xy g·h."""
         size, of_direction = self.sampling.batch_size, int(problem.structure.needs_hessian)
         follows = self.inner_steps * (self.inverse(problem).products(problem) - of_direction)
-        cost = count(problem.upper_data, numbers, size, gradients=follows + 1)
+        cost = count_cost(problem.upper_data, numbers, size, gradients=follows + 1)
         products = follows + of_direction
-        return cost + count(problem.lower_data, numbers, size, gradients=self.inner_steps, products=products)
+        return cost + count_cost(problem.lower_data, numbers, size, gradients=self.inner_steps, products=products)
 
     def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
         """x, and y as each block was left."""

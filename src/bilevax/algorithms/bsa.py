@@ -18,7 +18,7 @@ from jaxtyping import Array, Key
 
 from bilevax import arguments, draw
 from bilevax.algorithms.contract import Algorithm, described
-from bilevax.algorithms.frame import Change, Move, RatesAt, Start, State, assemble, count
+from bilevax.algorithms.frame import Change, Move, RatesAt, Start, State, assemble, count_cost
 from bilevax.algorithms.parts.all_tasks import AllTasks, Rows, common, descend, upper_gradients
 from bilevax.algorithms.parts.hypergradient import Points, hypergradient
 from bilevax.algorithms.parts.neumann import NEUMANN_STEP, Series, random_length
@@ -70,9 +70,9 @@ class BSA(AllTasks):
         factors, tasks = self.series.draw(problem, series_key), all_tasks(problem)
         h = self.series.apply(problem, rates.neumann_step, x, y, upper_gradients(problem, x, y, xi), factors)
         after = move(hypergradient(problem, Points(x, y, h), (tasks, xi, zeta)))  # x ← x − α_k(∇x f_i − ∇²xy g_i·h_i)
-        cost = count(problem.lower_data, tasks, size, times=steps.astype(float), gradients=1)
-        cost += count(problem.upper_data, tasks, size, gradients=1)
-        cost += count(problem.lower_data, tasks, size, products=1)
+        cost = count_cost(problem.lower_data, tasks, size, times=steps.astype(float), gradients=1)
+        cost += count_cost(problem.upper_data, tasks, size, gradients=1)
+        cost += count_cost(problem.lower_data, tasks, size, products=1)
         cost += self.series.cost(problem, factors, 1)
         return Change(after, Own(y), cost, (y, after.optimizer))
 

@@ -21,7 +21,7 @@ from bilevax import draw
 from bilevax.algorithms.contract import Algorithm, Cost, Info, Variables
 from bilevax.draw import Data
 from bilevax.problem import Problem
-from bilevax.scales import measure
+from bilevax.scales import measure_scales
 from bilevax.schedule import RateRule, Rates, Step
 
 Optimizer: TypeAlias = optax.GradientTransformation | None
@@ -118,7 +118,7 @@ class Method(abc.ABC):
         """What rates that were not given are made of, and what finding it took; nothing where all were given."""
         if not any(isinstance(rate, RateRule) for rate in jax.tree.leaves(self.rates)):
             return (), Cost(0.0, 0.0, 0.0)
-        scales, samples, gradients = measure(problem, key, *self.portion(problem))
+        scales, samples, gradients = measure_scales(problem, key, *self.portion(problem))
         return scales, Cost(samples, gradients, gradients)
 
 
@@ -187,7 +187,7 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
     return jnp.all(jnp.isfinite(jnp.stack(squares))) if squares else jnp.asarray(True)
 
 
-def count(
+def count_cost(
     data: Data, tasks: Int[Array, " B"], size: int | None, *, times: Any = 1.0, gradients: int = 0, products: int = 0
 ) -> Cost:
     """The cost of `times` batches of the given size for each task, and so many gradients and products for each sample.

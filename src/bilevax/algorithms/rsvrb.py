@@ -156,7 +156,7 @@ class RSVRB(Method):
         C = jax.vmap(problem.bounds_of)(drawn.tasks)
         rows = tasks.read(state.tables.tasks, drawn.tasks, drawn.entries)
         task = jax.vmap(partial(catch_up, problem, curvature, rates_at, state.own.clock, eras))(rows, C)
-        new = jax.vmap(partial(look, problem, curvature, beta, state.x, state.own.x_before))(
+        new = jax.vmap(partial(innovate, problem, curvature, beta, state.x, state.own.x_before))(
             task, drawn.tasks, drawn.weights, drawn.upper, drawn.lower
         )
         if drawn.same is not None:
@@ -210,7 +210,7 @@ def catch_up(
     )
 
 
-def look(
+def innovate(
     problem: Problem,
     curvature: Curvature,
     beta: Mixing,

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from bilevax import arguments, chunks, draw, estimator, tasks
 from bilevax import curvature as curvatures
 from bilevax.algorithms.contract import Algorithm, described
-from bilevax.algorithms.frame import Change, Move, RatesAt, Start, State, assemble, count
+from bilevax.algorithms.frame import Change, Move, RatesAt, Start, State, assemble, count_cost
 from bilevax.algorithms.parts.all_tasks import AllTasks, Rows, common, lower_gradients
 from bilevax.algorithms.registry.tuning import FALLING_MIXED_STEPS, ROOT, Tuning, root_steps
 from bilevax.algorithms.start import all_tasks, first_points
@@ -67,7 +67,7 @@ class STABLE(AllTasks):
 
         VH = chunks.start(first_matrices, problem.num_tasks, problem.work)
         size, products = self.first.size_of(problem.lower_data), curvature.products(problem)
-        cost += count(problem.lower_data, all_tasks(problem), size, products=products)
+        cost += count_cost(problem.lower_data, all_tasks(problem), size, products=products)
         return Start(Own(y, problem.x0, y, VH), (), cost)
 
     def step(
@@ -97,8 +97,8 @@ class STABLE(AllTasks):
         x_after = move(jnp.mean(f_x - corrections, axis=0))
         pulls = jax.vmap(lambda own: curvature.pull(problem, own, x_after.x - x))(whole)
         y = own.y - rates.lower_step * lower_gradients(problem, x, own.y, zeta) - pulls
-        cost = count(problem.upper_data, numbers, size, gradients=1)
-        cost += count(problem.lower_data, numbers, size, gradients=1, products=2 * curvature.products(problem))
+        cost = count_cost(problem.upper_data, numbers, size, gradients=1)
+        cost += count_cost(problem.lower_data, numbers, size, gradients=1, products=2 * curvature.products(problem))
         after_step = Own(y, x, own.y, VH)
         return Change(x_after, after_step, cost, (y, VH, x_after.optimizer))
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from bilevax import arguments, chunks, draw, projection
 from bilevax.algorithms.contract import Cost
-from bilevax.algorithms.frame import count
+from bilevax.algorithms.frame import count_cost
 from bilevax.draw import Data, Indices
 from bilevax.exact import linear_lower, lower
 from bilevax.problem import Problem
@@ -100,13 +100,13 @@ def _cost_of_solving(problem: Problem, first: FirstBatch, gradients: Int[Array, 
 def cost_of_points(problem: Problem, first: FirstBatch, gradients: Int[Array, " m"]) -> Cost:
     """The samples and gradients of y_0 alone; nothing where it is taken as given."""
     solves, size = float(first.initialization == "theorem"), first.size_of(problem.lower_data)
-    samples = count(problem.lower_data, all_tasks(problem), size, times=solves)
+    samples = count_cost(problem.lower_data, all_tasks(problem), size, times=solves)
     return _cost_of_solving(problem, first, gradients) + samples
 
 
 def cost_of_estimates(problem: Problem, first: FirstBatch, products: int, gradients: Int[Array, " m"]) -> Cost:
     """The first evaluation of everything, and the gradients that solving the lower problems took."""
     tasks, upper, lower = all_tasks(problem), problem.upper_data, problem.lower_data
-    evaluation = count(upper, tasks, first.size_of(upper), gradients=1)
-    evaluation += count(lower, tasks, first.size_of(lower), gradients=1, products=products)
+    evaluation = count_cost(upper, tasks, first.size_of(upper), gradients=1)
+    evaluation += count_cost(lower, tasks, first.size_of(lower), gradients=1, products=products)
     return evaluation + _cost_of_solving(problem, first, gradients)

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Key
 
 from bilevax import arguments, draw, estimator
 from bilevax.algorithms.contract import Algorithm, described
-from bilevax.algorithms.frame import Change, Move, RatesAt, Start, State, assemble, count
+from bilevax.algorithms.frame import Change, Move, RatesAt, Start, State, assemble, count_cost
 from bilevax.algorithms.parts.all_tasks import AllTasks, Rows, common, lower_gradients, upper_gradients
 from bilevax.algorithms.parts.hypergradient import Points, hypergradient
 from bilevax.algorithms.parts.neumann import NEUMANN_STEP, Series, random_length
@@ -76,9 +76,9 @@ class SUSTAIN(AllTasks):
         z = storm(own.z, sample, rates.mixing.direction)
         x = move(z)
         y = own.y - rates.lower_step * w
-        cost = count(problem.upper_data, tasks, size, gradients=2)
-        cost += count(problem.lower_data, tasks, size, gradients=2)
-        cost += count(problem.lower_data, tasks, size, products=2)
+        cost = count_cost(problem.upper_data, tasks, size, gradients=2)
+        cost += count_cost(problem.lower_data, tasks, size, gradients=2)
+        cost += count_cost(problem.lower_data, tasks, size, products=2)
         cost += self.series.cost(problem, factors, 2)
         after = Own(y, state.x, own.y, z, w)
         return Change(x, after, cost, ((y, z, w), x.optimizer))

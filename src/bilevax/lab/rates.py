@@ -128,7 +128,7 @@ def edges_of(steps: int) -> np.ndarray:
     return np.unique(np.geomspace(8, steps, 1 + int(4 * np.log2(steps / 8))).astype(int))
 
 
-def follow(truth: Any, entrant: Entrant, batch: int, edges: np.ndarray, seeds: int) -> Course:
+def run_entrant(truth: Any, entrant: Entrant, batch: int, edges: np.ndarray, seeds: int) -> Course:
     """All settings and seeds of a method as one program."""
     names, points = list(entrant.grid), list(itertools.product(*entrant.grid.values()))
     ends = jnp.asarray(np.stack([np.concatenate([[0], edges[:-1]]), edges], axis=1), jnp.int32)
@@ -210,7 +210,7 @@ def measure(name: str, num_tasks: int, seeds: int, share: float = 1.0) -> list[F
     truth, entrant = quadratic(num_tasks=num_tasks, noise=1.0), entrants(num_tasks)[name]
     budget = budget_of(name, num_tasks, share)
     courses = [
-        follow(truth, entrant, batch, edges_of(steps_for(name, num_tasks, batch, budget)), seeds)
+        run_entrant(truth, entrant, batch, edges_of(steps_for(name, num_tasks, batch, budget)), seeds)
         for batch in entrant.batches
     ]
     return [fewest(courses, epsilon) for epsilon in EPSILONS]

@@ -12,7 +12,7 @@ from bilevax.problem import Problem
 from bilevax.run.trace import Trace
 
 
-def descend(problem: Problem, seconds: float) -> Trace:
+def run_lbfgs(problem: Problem, seconds: float) -> Trace:
     """The exact F at every point that L-BFGS looks at within a given time, one at least.
 
     It goes on for as long as F falls. F is measured in units of its steepest slope at x_0: scipy takes small numbers

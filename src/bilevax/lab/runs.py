@@ -18,7 +18,7 @@ from bilevax.lab import tuning
 from bilevax.lab.cases import EXCERPT, Case
 from bilevax.lab.contenders import find_contender
 from bilevax.lab.record import REFERENCE, Record
-from bilevax.lab.reference import descend
+from bilevax.lab.reference import run_lbfgs
 from bilevax.lab.specification import Experiment
 from bilevax.lab.store import (
     TUNING,
@@ -95,7 +95,7 @@ def _tune_once(
     return make_once(folder, key_of(place, "tuning", wish), find, make, tell)
 
 
-def objective(judge: Problem) -> Metrics:
+def objective_metric(judge: Problem) -> Metrics:
     """What is recorded: F(x) of a problem, every lower problem solved."""
 
     def record(problem: Problem, variables: Variables) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def solve_for(
     problem: Problem, algorithm: Algorithm, seconds: float, every: int, seed: int, judge: Problem | None = None
 ) -> Result:
     """One run of so many seconds, with F of `judge`, by default the problem, recorded every so many steps."""
-    F = objective(problem if judge is None else judge)
+    F = objective_metric(problem if judge is None else judge)
     return solve(problem, algorithm, seconds=seconds, record_every=every, seed=seed, metrics=F, progress=False)
 
 
@@ -204,7 +204,7 @@ class Work:
         request = self.reference_request(case)
 
         def make() -> None:
-            trace = descend(self.experiment.judge(case, problem), self.experiment.reference)
+            trace = run_lbfgs(self.experiment.judge(case, problem), self.experiment.reference)
             self._conclude(request, case, trace, "done", f"{len(trace)} exact gradients")
             self.tell(f"{case.name}, {request.label}: F = {min(trace['objective']):.5f}, {len(trace)} gradients")
 

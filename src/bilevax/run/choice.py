@@ -55,7 +55,7 @@ def _words_on_samples(problem: Problem) -> tuple[str, ...]:
     return (f"It begins with {first:,} samples of each lower problem, and takes more as the noise of ∇F asks for it.",)
 
 
-def choose(problem: Problem, budget: Budget) -> Choice:
+def choose_method(problem: Problem, budget: Budget) -> Choice:
     """Full looks with L-BFGS where the budget allows some of them, else a few tasks and samples in a step."""
     parts = problem.upper_data, problem.lower_data
     samples = sum(_samples(problem, data) for data in parts)

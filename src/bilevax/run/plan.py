@@ -111,7 +111,7 @@ class Plan:
         """What the user's metrics return at x0 and y0; `None` without any, or with our own, which need no trial."""
         if self.metrics is None or self.metrics is exact_metrics:
             return None
-        return measure(self.metrics, problem, start_of(problem), "at x0 and y0 before the run starts")
+        return evaluate(self.metrics, problem, start_of(problem), "at x0 and y0 before the run starts")
 
     def check_target(self, row: Mapping[str, float]) -> None:
         """Refuse a target that is not among the recorded metrics."""
@@ -140,7 +140,7 @@ def start_of(problem: Problem) -> Variables:
     return Variables(problem.x0, jnp.broadcast_to(problem.y0, (problem.num_tasks, problem.dim_y)))
 
 
-def measure(metrics: Metrics, problem: Problem, reached: Variables, when: str) -> Mapping[str, Any]:
+def evaluate(metrics: Metrics, problem: Problem, reached: Variables, when: str) -> Mapping[str, Any]:
     """What `metrics` returns, if it is numbers by name; an error of it says where it comes from."""
     try:
         values = metrics(problem, reached)

@@ -25,10 +25,10 @@ from bilevax.algorithms.contract import (
 from bilevax.algorithms.frame import rate_at
 from bilevax.problem import Problem
 from bilevax.run import terminal, watch
-from bilevax.run.choice import choose
+from bilevax.run.choice import choose_method
 from bilevax.run.guard import Guard
 from bilevax.run.metrics import exact_metrics
-from bilevax.run.plan import CHUNK, RUN_COLUMNS, Budget, Metrics, Plan, measure, record_interval, start_of
+from bilevax.run.plan import CHUNK, RUN_COLUMNS, Budget, Metrics, Plan, evaluate, record_interval, start_of
 from bilevax.run.result import Result
 from bilevax.run.saved import SavedState, restore
 from bilevax.run.trace import Trace
@@ -71,7 +71,7 @@ class _Run:
         reached = self.variables(self.problem, self.state)
         if trial is not None and all(map(jnp.array_equal, reached, start_of(self.problem))):
             return trial
-        return measure(metrics, self.problem, reached, f"after {self.steps} steps")
+        return evaluate(metrics, self.problem, reached, f"after {self.steps} steps")
 
     def _save(self) -> None:
         """Keep a copy of the state, unless it is so large that two of them may not fit."""
@@ -398,7 +398,7 @@ def solve(
     budget.check_for(problem)
     notes: tuple[str, ...] = ()
     if algorithm is None:
-        algorithm, notes = choose(problem, budget)
+        algorithm, notes = choose_method(problem, budget)
     check_parts(algorithm)
     plan = Plan(budget, {} if target is None else target, record_interval(record_every, budget), metrics)
     plan.check()

@@ -17,7 +17,7 @@ from jaxtyping import Array, Int, Key, PyTree
 
 from bilevax import arguments, draw
 from bilevax.algorithms.contract import Cost
-from bilevax.algorithms.frame import count
+from bilevax.algorithms.frame import count_cost
 from bilevax.algorithms.parts.all_tasks import Rows
 from bilevax.algorithms.start import all_tasks
 from bilevax.draw import Batches
@@ -84,7 +84,7 @@ def random_length(name: str, step: Any, terms: int, size: int | None) -> Series:
 
     def cost(problem: Problem, samples: tuple[Int[Array, " m"], Key[Array, ""]], points: int) -> Cost:
         """Samples of the factors that count: a task that is done draws no more."""
-        of_task = lambda i, p: count(problem.lower_data, i[None], size, times=p.astype(float), products=points)
+        of_task = lambda i, p: count_cost(problem.lower_data, i[None], size, times=p.astype(float), products=points)
         return jax.tree.map(jnp.sum, jax.vmap(of_task)(all_tasks(problem), samples[0]))
 
     return Series(draw_lengths, apply, cost)
@@ -111,7 +111,7 @@ def whole_sum(name: str, step: Any, sizes: Sequence[int | None]) -> Series:
         return theta * h
 
     def cost(problem: Problem, samples: list[Batches], points: int) -> Cost:
-        first, *rest = (count(problem.lower_data, all_tasks(problem), size, products=points) for size in sizes)
+        first, *rest = (count_cost(problem.lower_data, all_tasks(problem), size, products=points) for size in sizes)
         return sum(rest, first)
 
     return Series(draw_all, apply, cost)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Key, PyTree
 
 from bilevax import draw, projection
 from bilevax.algorithms.contract import Cost
-from bilevax.algorithms.frame import Change, Move, Start, State, count
+from bilevax.algorithms.frame import Change, Move, Start, State, count_cost
 from bilevax.algorithms.parts.all_tasks import AllTasks, Rows
 from bilevax.algorithms.parts.hypergradient import Points, TaskSamples
 from bilevax.algorithms.start import all_tasks, first_points
@@ -63,8 +63,8 @@ def draw_samples(problem: Problem, key: Key[Array, ""], size: int | None) -> Tas
 def evaluation_cost(problem: Problem, size: int | None, points: int = 1) -> Cost:
     """The three directions on a batch, at so many points."""
     tasks = all_tasks(problem)
-    cost = count(problem.upper_data, tasks, size, gradients=points)
-    return cost + count(problem.lower_data, tasks, size, gradients=points, products=2 * points)
+    cost = count_cost(problem.upper_data, tasks, size, gradients=points)
+    return cost + count_cost(problem.lower_data, tasks, size, gradients=points, products=2 * points)
 
 
 def step_along(
