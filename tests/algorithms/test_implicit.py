@@ -1,5 +1,6 @@
 """Implicit differentiation on all samples: L-BFGS as its box says, F that never rises, an end by itself."""
 
+import itertools
 from types import SimpleNamespace
 
 import jax
@@ -10,8 +11,8 @@ import pytest
 from reference.problems import reweighting
 
 import bilevax as bx
-from bilevax.algorithms.implicit import stage_sizes
 from bilevax.algorithms.parts.lbfgs import StepPairs, direction, remember
+from bilevax.algorithms.parts.stages import Stage, samples_of, stage_sizes
 from bilevax.exact import follow
 from bilevax.exact.follow import LowerPoint
 
@@ -197,11 +198,14 @@ def test_tasks_with_many_variables_are_followed_with_a_diagonal(monkeypatch):
     assert jax.tree.leaves(result.state.own.tasks.near)[0].shape == (3, 6)
 
 
+SOME_SAMPLES = {"LARGE": 1, "FIRST_SAMPLES": 64, "SAMPLES_FOR_Y": 1, "SAMPLES_FOR_X": 1}
+
+
 @pytest.fixture
 def some_samples(monkeypatch):
     """Stages of 32, 256 and all of a task's samples."""
-    for name, value in {"LARGE": 1, "FIRST_SAMPLES": 64, "SAMPLES_FOR_Y": 1, "SAMPLES_FOR_X": 1}.items():
-        monkeypatch.setattr(f"bilevax.algorithms.implicit.{name}", value)
+    for name, value in SOME_SAMPLES.items():
+        monkeypatch.setattr(f"bilevax.algorithms.parts.stages.{name}", value)
 
 
 def means(samples, dim=3):
@@ -236,8 +240,8 @@ def test_a_stage_looks_once_at_other_samples_and_more_are_asked_for_where_noise_
     assert float(first.stage.noise) == 0
     assert float(probe.stage.noise) > 0
     np.testing.assert_array_equal(steps[0].x, steps[1].x)
-    np.testing.assert_array_equal(first.search.trial, probe.search.trial)  # nothing but the noise is learned
-    np.testing.assert_array_equal(steps[2].x, first.search.trial)
+    np.testing.assert_array_equal(first.descent.trial, probe.descent.trial)  # nothing but the noise is learned
+    np.testing.assert_array_equal(steps[2].x, first.descent.trial)
     # ∇F of 32 samples of two tasks: its parts have variances of about (1 + 1.08)/64, times three variables
     assert 0.1 * 0.1 < float(probe.stage.noise) < 10 * 0.1
     assert int(next_look.stage.number) == 0  # ∇F is still about 5√3
@@ -254,3 +258,77 @@ def test_weights_on_samples_and_small_data_begin_with_all_samples():
     assert sizes(1, 1000, million, million, 20) == (None,)  # x_j belongs to a sample
     assert sizes(1, 1000, 10_000, 20, 20) == (None,)  # compiling would take longer
     assert sizes(20, 1000, 50_000, 20, 20) == (32 * 20, 8 * 32 * 20, None)  # enough for each y_i
+
+
+def test_a_first_stage_has_samples_for_every_variable_of_all_tasks_together_and_of_each():
+    lengths = lambda longest: {name: SimpleNamespace(max_length=longest) for name in ("upper_data", "lower_data")}
+    first = lambda m, longest, dim_x, dim_y: stage_sizes(
+        SimpleNamespace(num_tasks=m, dim_x=dim_x, dim_y=dim_y, **lengths(longest))
+    )[0]
+    assert first(3, 10**7, 1, 1) == 1366  # 4,096 of three tasks, and no fewer
+    assert first(1, 10**7, 5000, 1) == 8 * 5000
+    assert first(4, 10**7, 5000, 1) == 8 * 5000 / 4
+    assert first(4, 10**7, 1, 5000) == 32 * 5000
+    assert first(1, 4 * 4096, 1, 1000) is None  # 32,000 for y are not a quarter of them
+    assert first(1, 4 * 32_000, 1, 1000) == 32_000
+    assert first(1, 4 * 32_000 - 1, 1, 1000) is None
+
+
+def test_samples_are_the_same_in_every_look_of_a_stage_and_others_in_a_probe_a_task_and_another_stage():
+    data = {"upper_data": bx.per_task(np.zeros((2, 500))), "lower_data": bx.per_task(np.zeros((2, 9000)))}
+    drawn = lambda number, probe, i: samples_of(
+        SimpleNamespace(**data), Stage(jnp.int32(number), jnp.uint32(7), jnp.asarray(probe), None), 600, jnp.int32(i)
+    )
+    cases = [(number, probe, i) for number in (0, 1, 2) for probe in (False, True) for i in (0, 1)]
+    zetas = [np.asarray(drawn(*case)[1]) for case in cases]
+    assert len({zeta.tobytes() for zeta in zetas}) == len(cases)
+    np.testing.assert_array_equal(drawn(*cases[0])[1], zetas[0])
+    assert all(zeta.shape == (600,) and zeta.max() > 8000 for zeta in zetas)
+    assert drawn(*cases[0])[0] is None  # all 500 of f
+
+
+@pytest.fixture(scope="module")
+def path():
+    """A problem with many samples, and the states of a run on it with stages of 32, 256 and all of them."""
+    problem, _ = means(2000)
+    states, algorithm = [], bx.implicit(descents=1)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in SOME_SAMPLES.items():
+            patch.setattr(f"bilevax.algorithms.parts.stages.{name}", value)
+        state, step = jax.jit(algorithm.init)(problem, jax.random.key(0)), jax.jit(algorithm.step)
+        while len(states) < 20 and (not states or int(states[-1].own.stage.number) < 2):
+            states.append(state)
+            state, _ = step(problem, state, jax.random.key(len(states)))
+    return problem, states
+
+
+def test_the_noise_is_half_the_square_between_the_gradients_on_two_sets_of_samples(path):
+    problem, (_, first, probe, *_) = path
+
+    def gradient(stage):
+        """mean_i y_i* − the mean of b, on the samples of a stage."""
+        parts = []
+        for i in range(2):
+            xi, zeta = samples_of(problem, stage, 32, jnp.int32(i))
+            b, rows = problem.upper_data.take(i, xi), problem.lower_data.take(i, zeta)
+            parts.append(first.x + np.average(rows["a"], axis=0, weights=rows["w"]) - np.mean(b, axis=0))
+        return np.mean(parts, axis=0)
+
+    here, there = (gradient(first.own.stage._replace(is_probe=jnp.asarray(yes))) for yes in (False, True))
+    np.testing.assert_allclose(first.own.descent.gradient, here, rtol=1e-2)
+    np.testing.assert_allclose(probe.own.stage.noise, np.sum((here - there) ** 2) / 2, rtol=2e-2)
+
+
+def test_a_point_that_is_taken_asks_for_more_samples_where_noise_is_more_than_half_of_the_gradient(path):
+    seen = set()
+    for before, after in itertools.pairwise(path[1]):
+        if bool(before.own.stage.is_probe) or (before.x == after.x).all():
+            continue
+        gradient = np.asarray(after.own.descent.gradient)
+        is_noisy = float(before.own.stage.noise) > 0.25 * gradient @ gradient
+        assert int(after.own.stage.number) - int(before.own.stage.number) == is_noisy
+        if is_noisy:
+            assert float(after.own.stage.noise) == 0  # not known for the new samples
+            np.testing.assert_array_equal(after.own.descent.trial, after.x)  # x is looked at again with them
+        seen.add(is_noisy)
+    assert seen == {False, True}

@@ -11,10 +11,7 @@ the next x' is on the way there. With an optax optimizer every x' is taken. Ther
 
 *Growing samples.* With many tasks a run begins with some of them, in random order. The variance of ∇F_i over the tasks
 tells the noise of their mean: where it is more than half of ∇F, ‖∇F‖² < 4 Var/k, there are more from then on, as many
-as it asks for, up to all. The same with samples, where a look at all of them would take long: the first stage looks at
-some samples of each task, the same ones in every look. Once in a stage ∇F is looked at on as many others too, which
-tells the noise; where it is more than half of ∇F, or x would stay, the next stage has eight times as many, the last one
-all. A first stage has several samples at least for each variable, so weights on samples never begin with some.
+as it asks for, up to all. Where a look at all samples of a task would take long they grow as well (`parts/stages.py`).
 
 *Several minima.* Where a tangent of F was seen to lie above it, or a second descent (where the first was cheap) ended
 elsewhere, F is not convex. Then a run that has come to its end goes down again: from random points around x_0, as far
@@ -34,51 +31,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Bool, Float, Int, Key, UInt32
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from bilevax import arguments, chunks, draw
 from bilevax.algorithms.contract import Algorithm, Cost, Variables, described
 from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble
-from bilevax.algorithms.parts.lbfgs import StepPairs, direction, remember
+from bilevax.algorithms.parts.lbfgs import (
+    ROUGHLY,
+    Descent,
+    accept,
+    falls_enough,
+    is_above,
+    is_over,
+    look_again,
+    reject,
+    start_descent,
+)
+from bilevax.algorithms.parts.stages import Stage, samples_of, size_in, stage_sizes
 from bilevax.algorithms.registry.tuning import Tuning
 from bilevax.algorithms.start import all_tasks
-from bilevax.draw import Indices
 from bilevax.exact.follow import INVERSE_SHARE, LowerPoint, follow, invert
 from bilevax.problem import Problem
 from bilevax.schedule import Rates, as_rates
 
 LARGEST_MATRIX, MOST_NUMBERS = 512, 2**25  # variables, and numbers in all, up to which H_i are kept as matrices
 FIRST_TASKS, GROWTH = 64, 4  # with at least so many times more tasks than that, a run begins with these
-FIRST_SAMPLES, MORE_SAMPLES = 4096, 8  # of all tasks, and how many times as many each time more are asked for
-SAMPLES_FOR_X, SAMPLES_FOR_Y = 8, 32  # for each variable, at least, of all tasks and of one
-LARGE = 1e7  # numbers in a look at all samples from which on a run begins with some: else compiling takes longer
 NOISE = 0.5  # of ∇F, up to which no more tasks or samples are asked for
 FIRST_FALL = 0.01  # of |F|: what the first step would bring were F linear; where x saturates, a longer one is for good
 SHORTER = 0.1  # times as long as the first step of other descents is that of the third one, from x_0 again
 CHEAP = 1e8  # numbers looked at, about a second: a first descent that took less is followed by another one in any case
-ROUGHLY = 1e-3  # of both slopes along a step: by how much F may miss a tangent and still pass for convex
-STEP_GROWTH = 3.0  # a step is at most so many times as long as the last one; so long where F curved downwards there
-ARMIJO = 1e-4  # of the fall that ∇F promises, what F must fall by
-REJECTIONS = 12  # points in a row after which L-BFGS forgets what it knows, and again as many after which x stays
-IDLE_STEPS = 4  # steps in a row that lower F by no more than rounding, after which x stays
-
-
-class Search(NamedTuple):
-    """The next point to look at, ∇F(x)·(trial − x), and for how long nothing good has come."""
-
-    trial: Float[Array, " d"]
-    slope: Float[Array, ""]
-    rejections: Int[Array, ""]
-    idle_steps: Int[Array, ""]
-
-
-class Stage(NamedTuple):
-    """Which samples are looked at: those of a stage that the seed draws, or as many others for the noise of ∇F."""
-
-    number: Int[Array, ""]
-    seed: UInt32[Array, ""]
-    is_probe: Bool[Array, ""]  # the next look is for the noise
-    noise: Float[Array, ""]  # the square of it, zero as long as it is not known
 
 
 class Best(NamedTuple):
@@ -99,10 +80,7 @@ class Own(NamedTuple):
     stage: Stage
     is_stale: Bool[Array, ""]  # the H_i⁻¹, so that they are made anew
     share: Float[Array, ""]  # of ∇y f that may be left where h is solved for: less, the closer ∇F is to zero
-    objective: Float[Array, ""]
-    gradient: Float[Array, " d"]
-    pairs: StepPairs
-    search: Search
+    descent: Descent
     bends: Bool[Array, ""]  # whether F was seen not to be convex, so that there may be several minima
     best: Best
 
@@ -115,18 +93,6 @@ class Means(NamedTuple):
     square: Float[Array, ""]
     size: Float[Array, ""]
     products: Float[Array, ""]
-
-
-def stage_sizes(problem: Problem) -> tuple[int | None, ...]:
-    """How many samples of a task the stages of L-BFGS look at; `None`, at last: all of them."""
-    m, longest = problem.num_tasks, max(problem.upper_data.max_length, problem.lower_data.max_length)
-    is_large = m * longest * problem.dim_y >= LARGE
-    together = max(FIRST_SAMPLES, SAMPLES_FOR_X * problem.dim_x)
-    size, found = max(-(-together // m), SAMPLES_FOR_Y * problem.dim_y), []
-    while is_large and GROWTH * size <= longest:
-        found.append(size)
-        size *= MORE_SAMPLES
-    return (*found, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,14 +120,6 @@ class Implicit(Method):
         """How many samples of a task the stages look at; an optimizer, which takes every point, has one stage."""
         return stage_sizes(problem) if self.optimizer is None else (None,)
 
-    def samples(self, problem: Problem, stage: Stage, size: int | None, i: Any) -> tuple[Indices, Indices]:
-        """ξ and ζ of task i in a stage with so many samples: the same in every look, others in a probe."""
-        key = jax.random.fold_in(jax.random.key(stage.seed), 2 * stage.number + stage.is_probe.astype(jnp.int32))
-        keys = jax.random.split(jax.random.fold_in(key, i))
-        both = zip(keys, (problem.upper_data, problem.lower_data), strict=True)
-        xi, zeta = (draw.batch_indices(key, data, i, _size_in(data, size)) for key, data in both)
-        return xi, zeta
-
     def start(self, problem: Problem, key: Key[Array, ""]) -> Start:
         """x_0 is looked at first: nothing is known of F yet."""
         x, dtype, m, n = problem.x0, problem.dtype, problem.num_tasks, problem.dim_y
@@ -172,14 +130,12 @@ class Implicit(Method):
         y = jax.vmap(problem.y0_of)(order)
         as_matrix = n <= LARGEST_MATRIX and m * n**2 <= MOST_NUMBERS
         shape = (0,) if not problem.structure.estimates_hessian else (n, n) if as_matrix else (n,)
-        none = jnp.zeros((self.memory, problem.dim_x), dtype)
         zero, seed = jnp.zeros((), dtype), jax.random.bits(jax.random.fold_in(key, 1), (), np.uint32)
         own = Own(
             tasks=LowerPoint(y, jnp.zeros_like(y), jnp.zeros((m, *shape), dtype)), order=order, chunks=jnp.int32(first),
             stage=Stage(jnp.int32(0), seed, jnp.asarray(False), zero), is_stale=jnp.asarray(True),
-            share=jnp.asarray(INVERSE_SHARE, dtype), objective=zero + jnp.inf,
-            gradient=jnp.zeros_like(x), pairs=StepPairs(none, none, jnp.zeros(self.memory, dtype)),
-            search=Search(x, zero, jnp.int32(0), jnp.int32(0)), bends=jnp.asarray(False),
+            share=jnp.asarray(INVERSE_SHARE, dtype), descent=start_descent(x, self.memory),
+            bends=jnp.asarray(False),
             best=Best(x, y, zero + jnp.inf, jnp.int32(0)),
         )  # fmt: skip
         nothing = jnp.asarray(0.0)
@@ -191,7 +147,7 @@ class Implicit(Method):
 
         def with_samples(size: int | None) -> LowerPoint:
             def of_task(k: Array, task: LowerPoint) -> tuple[tuple[()], LowerPoint]:
-                zeta = self.samples(problem, own.stage, size, own.order[k])[1]
+                zeta = samples_of(problem, own.stage, size, own.order[k])[1]
                 return (), task._replace(near=invert(problem, x, task.y, own.order[k], as_matrix, zeta))
 
             return chunks.mean_of_first(of_task, own.tasks, own.chunks, self.chunk(problem))[1]
@@ -203,7 +159,7 @@ class Implicit(Method):
 
         def with_samples(size: int | None) -> tuple[Means, LowerPoint]:
             def of_task(k: Array, task: LowerPoint) -> tuple[Means, LowerPoint]:
-                samples = self.samples(problem, own.stage, size, own.order[k])
+                samples = samples_of(problem, own.stage, size, own.order[k])
                 term, y, h = follow(problem, x, task, own.order[k], *samples, share=own.share)
                 square = term.gradient @ term.gradient
                 return Means(term.objective, term.gradient, square, term.size, term.products), task._replace(y=y, h=h)
@@ -220,7 +176,7 @@ class Implicit(Method):
         """All samples of the tasks looked at, some gradients, and so many products with H_i of each."""
         part = jnp.minimum(own.chunks * self.chunk(problem), problem.num_tasks).astype(float) / problem.num_tasks
         tasks, least = all_tasks(problem), float(problem.num_tasks)
-        count = lambda data, size: draw.count_samples(data, tasks, _size_in(data, size))
+        count = lambda data, size: draw.count_samples(data, tasks, size_in(data, size))
         upper, lower = (
             jnp.stack([count(data, size) for size in self.sizes(problem)])[own.stage.number]
             for data in (problem.upper_data, problem.lower_data)
@@ -244,36 +200,37 @@ class Implicit(Method):
         self, problem: Problem, rates_at: RatesAt, state: State, key: Key[Array, ""], move: Callable[[Array], Move]
     ) -> Change:
         """F and ∇F at the trial point, which is taken or not, and the next one."""
-        own, search, dtype = state.own, state.own.search, problem.dtype
+        own, descent = state.own, state.own.descent
         own = own._replace(
             tasks=jax.lax.cond(own.is_stale, lambda: self.renew(problem, state.x, own), lambda: own.tasks)
         )
-        seen, tasks = self.look(problem, jnp.where(own.stage.is_probe, state.x, search.trial), own)
+        seen, tasks = self.look(problem, jnp.where(own.stage.is_probe, state.x, descent.trial), own)
         cost = self._cost(problem, own, seen.products)
-        eps = float(jnp.finfo(dtype).eps)
+        eps = float(jnp.finfo(problem.dtype).eps)
         length = jnp.linalg.norm(seen.gradient) / jnp.where(seen.size > 0, seen.size, 1)
         known = own._replace(
             tasks=tasks,
             is_stale=seen.products > 8 + problem.dim_y / 32,
             share=jnp.clip(0.01 * length, 10 * eps, INVERSE_SHARE),
-            objective=seen.objective,
-            gradient=seen.gradient,
         )
         if self.optimizer is not None:
             return self.take(problem, own, known, seen, move(seen.gradient), cost)
-        is_first = jnp.isinf(own.objective)
+        is_first = jnp.isinf(descent.objective)
         is_finite = jnp.isfinite(seen.objective) & jnp.isfinite(seen.gradient @ seen.gradient)
         rounding = 10 * eps * jnp.abs(seen.objective)
-        is_good = is_finite & (seen.objective <= own.objective + ARMIJO * search.slope + rounding)
+        is_good = is_finite & falls_enough(descent, seen.objective, rounding)
         can_tell = is_finite & ~is_first & ~own.stage.is_probe
-        own = own._replace(bends=own.bends | (can_tell & is_above(own, seen, state.x, rounding)))
-        known = known._replace(bends=own.bends)
-        taken, refused = accept(known, own, state.x, is_first, rounding), reject(own, seen, state.x, is_finite)
-        refused = refused._replace(is_stale=known.is_stale)
-        after = jax.tree.map(lambda a, b: jnp.where(is_good, a, b), taken, refused)
-        x = jnp.where(is_good, search.trial, state.x)
-        ends = (after.search.rejections >= 2 * REJECTIONS) | (after.search.idle_steps >= IDLE_STEPS)
-        ends |= is_good & (after.search.slope == 0)
+        bends = own.bends | (can_tell & is_above(descent, state.x, seen.objective, seen.gradient, rounding))
+        own = own._replace(bends=bends)
+        fall = FIRST_FALL * jnp.where(own.best.descents == 2, SHORTER, 1.0).astype(problem.dtype)
+        taken = accept(descent, state.x, seen.objective, seen.gradient, fall, rounding)
+        refused = reject(descent, state.x, seen.objective, is_finite)
+        after = jax.tree.map(
+            lambda new, old: jnp.where(is_good, new, old), known._replace(descent=taken, bends=bends),
+            own._replace(descent=refused, is_stale=known.is_stale),
+        )  # fmt: skip
+        x = jnp.where(is_good, descent.trial, state.x)
+        ends = is_over(after.descent) | (is_good & (after.descent.slope == 0))
         is_lost = is_first & ~is_finite & (own.best.descents > 0)  # a start of this method's own
         ends |= is_lost
         after, grows = self.grow(problem, x, after, seen, is_good, ends)
@@ -294,8 +251,9 @@ class Implicit(Method):
     def take(self, problem: Problem, own: Own, known: Own, seen: Means, moved: Move, cost: Cost) -> Change:
         """The step of an optimizer, which takes every point."""
         number = self.chunks_asked_for(problem, own, seen, jnp.asarray(False))
-        is_stale, search = known.is_stale | (number > own.chunks), own.search._replace(trial=moved.x)
-        after = known._replace(chunks=number, is_stale=is_stale, search=search)
+        is_stale = known.is_stale | (number > own.chunks)
+        descent = own.descent._replace(objective=seen.objective, gradient=seen.gradient, trial=moved.x)
+        after = known._replace(chunks=number, is_stale=is_stale, descent=descent)
         return Change(moved, after, cost, (seen.objective, known.tasks.y))
 
     def sees_all(self, problem: Problem, own: Own) -> Bool[Array, ""]:
@@ -311,12 +269,11 @@ class Implicit(Method):
         more_samples = (is_noisy | ends) & ~self.sees_all(problem, own) & (is_good | ends)
         grows = ((asked > own.chunks) & (is_good | ends)) | more_samples
         put = lambda new, old: jnp.where(grows, new, old)
-        anew = Search(x, jnp.zeros((), x.dtype), jnp.int32(0), jnp.int32(0))
         noise = jnp.where(more_samples, 0, stage.noise)
         return own._replace(
-            chunks=put(asked, own.chunks), is_stale=own.is_stale | grows, objective=put(jnp.inf, own.objective),
+            chunks=put(asked, own.chunks), is_stale=own.is_stale | grows,
             stage=stage._replace(number=stage.number + more_samples.astype(jnp.int32), noise=noise),
-            search=jax.tree.map(put, anew, own.search),
+            descent=jax.tree.map(put, look_again(own.descent, x), own.descent),
         ), grows  # fmt: skip
 
     def conclude(
@@ -326,10 +283,11 @@ class Implicit(Method):
 
         The second one is due as well where the first was cheap; if it ends elsewhere, F is not convex.
         """
-        is_better, number = own.objective < own.best.objective, own.best.descents + 1
+        F, number = own.descent.objective, own.best.descents + 1
+        is_better = own.best.objective > F
         keep = lambda new, old: jnp.where(is_better, new, old)
-        best = Best(keep(x, own.best.x), keep(own.tasks.y, own.best.y), keep(own.objective, own.best.objective), number)
-        is_elsewhere = (number == 2) & (jnp.abs(own.objective - own.best.objective) > ROUGHLY * jnp.abs(best.objective))
+        best = Best(keep(x, own.best.x), keep(own.tasks.y, own.best.y), keep(F, own.best.objective), number)
+        is_elsewhere = (number == 2) & (jnp.abs(F - own.best.objective) > ROUGHLY * jnp.abs(best.objective))
         is_cheap = (number == 1) & (looks.astype(x.dtype) < CHEAP / (problem.num_tasks * problem.work))
         bends = own.bends | is_elsewhere
         again = (bends | is_cheap) & (number < self.descents)
@@ -340,77 +298,25 @@ class Implicit(Method):
         y0 = jax.vmap(problem.y0_of)(own.order)
         put = lambda new, old: jnp.where(again, new, old)
         tasks = own.tasks._replace(y=put(y0, best.y), h=put(jnp.zeros_like(y0), own.tasks.h))
-        zero, none = jnp.zeros((), problem.dtype), jnp.int32(0)
-        anew = Search(start, zero, none, none)
+        descent = jax.tree.map(put, start_descent(start, self.memory), own.descent._replace(objective=best.objective))
         return put(start, best.x), own._replace(
-            tasks=tasks, is_stale=own.is_stale | again, share=put(INVERSE_SHARE, own.share).astype(zero.dtype),
-            objective=put(jnp.inf, best.objective), pairs=jax.tree.map(lambda leaf: put(0, leaf), own.pairs),
-            search=jax.tree.map(put, anew, own.search), best=best, bends=bends,
+            tasks=tasks, is_stale=own.is_stale | again, share=put(INVERSE_SHARE, own.share).astype(x.dtype),
+            descent=descent, best=best, bends=bends,
         ), again  # fmt: skip
 
     def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
         """x, and y of every task, or the end of an earlier descent that is better; a task not looked at has y_0."""
         own = state.own
-        is_behind = own.best.objective < own.objective
+        is_behind = own.best.objective < own.descent.objective
         x, y = jnp.where(is_behind, own.best.x, state.x), jnp.where(is_behind, own.best.y, own.tasks.y)
         return Variables(x, jnp.zeros_like(y).at[own.order].set(y))
 
 
-def _size_in(data: draw.Data, size: int | None) -> int | None:
-    """So many samples of these data, `None` where there are no more."""
-    return None if size is None or data.max_length <= size else size
-
-
 def learn_noise(own: Own, seen: Means) -> Own:
     """After a look at x with other samples, whose ∇F differs by noise alone: nothing else changes."""
-    difference = seen.gradient - own.gradient
+    difference = seen.gradient - own.descent.gradient
     noise = jnp.where(jnp.isfinite(seen.objective), difference @ difference / 2, jnp.inf)
     return own._replace(stage=own.stage._replace(is_probe=jnp.asarray(False), noise=noise))
-
-
-def is_above(own: Own, seen: Means, x: Array, rounding: Array) -> Bool[Array, ""]:
-    """Whether a tangent of F, at x or at the point looked at, lies above F at the other one: then F is not convex."""
-    slope, slope_there = own.search.slope, seen.gradient @ (own.search.trial - x)
-    margin = ROUGHLY * (jnp.abs(slope) + jnp.abs(slope_there)) + rounding
-    at_trial, at_x = own.objective + slope - seen.objective, seen.objective - slope_there - own.objective
-    return jnp.maximum(at_trial, at_x) > margin
-
-
-def accept(known: Own, before: Own, x: Array, is_first: Bool[Array, ""], rounding: Array) -> Own:
-    """The trial point is taken: L-BFGS learns from the step, and says where to look next."""
-    trial, gradient = before.search.trial, known.gradient
-    step, change = trial - x, gradient - before.gradient
-    curves_downwards = ~is_first & (step @ change < 0) & (before.objective - known.objective > rounding)
-    fall = FIRST_FALL * jnp.where(before.best.descents == 2, SHORTER, 1.0).astype(gradient.dtype)
-    learned = remember(before.pairs, step, change)
-    pairs = jax.tree.map(lambda new, old: jnp.where(is_first, old, new), learned, before.pairs)
-    toward = direction(pairs, gradient, known.objective, fall)
-    descends = gradient @ toward < 0  # else it forgets what it knows
-    pairs = jax.tree.map(lambda leaf: jnp.where(descends, leaf, 0), pairs)
-    steepest = direction(jax.tree.map(jnp.zeros_like, pairs), gradient, known.objective, fall)
-    toward = jnp.where(descends, toward, steepest)
-    last, length = jnp.linalg.norm(step), jnp.linalg.norm(toward)
-    most = STEP_GROWTH * last
-    right = jnp.where(curves_downwards, most, jnp.where(is_first, length, jnp.minimum(length, most)))
-    toward = right / jnp.where(length > 0, length, 1) * toward
-    is_idle = before.objective - known.objective <= rounding
-    idle_steps = jnp.where(is_idle, before.search.idle_steps + 1, 0)
-    return known._replace(pairs=pairs, search=Search(trial + toward, gradient @ toward, jnp.int32(0), idle_steps))
-
-
-def reject(own: Own, seen: Means, x: Array, is_finite: Bool[Array, ""]) -> Own:
-    """The trial point is not taken: the next one is nearer, where a parabola says; in the end along −∇F."""
-    search = own.search
-    step, bend = search.trial - x, seen.objective - own.objective - search.slope
-    shrink = jnp.where(is_finite, jnp.clip(-search.slope / (2 * jnp.where(bend > 0, bend, 1)), 0.1, 0.5), 0.1)
-    forgets = search.rejections == REJECTIONS - 1
-    steepness = jnp.linalg.norm(own.gradient)
-    steepest = -jnp.linalg.norm(step) / jnp.where(steepness > 0, steepness, 1) * own.gradient
-    back = jnp.where(forgets, steepest, shrink * step)
-    return own._replace(
-        pairs=jax.tree.map(lambda leaf: jnp.where(forgets, 0, leaf), own.pairs),
-        search=Search(x + back, own.gradient @ back, search.rejections + 1, search.idle_steps),
-    )
 
 
 @described(

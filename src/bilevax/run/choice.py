@@ -7,8 +7,9 @@ import numpy as np
 
 from bilevax.algorithms.block_soba import block_soba
 from bilevax.algorithms.contract import Algorithm
-from bilevax.algorithms.implicit import implicit, stage_sizes
+from bilevax.algorithms.implicit import implicit
 from bilevax.algorithms.ma_soba import ma_soba
+from bilevax.algorithms.parts.stages import stage_sizes
 from bilevax.draw import Data, NoData, Shared
 from bilevax.problem import Problem
 from bilevax.run.plan import Budget
