@@ -81,3 +81,55 @@ def test_the_report_tells_the_rates_that_runs_would_find():
     assert report.rates["rsvrb"]["lower_step"] == pytest.approx(
         0.5 / (3 * float(result.state.scales.smoothness)), rel=0.3
     )
+
+
+def bowl(c, upper_data=None, lower_data=None, tasks=None):
+    """y_i* = x + the mean of the lower samples, and F = c + ½(y − the mean of the upper samples)² in the mean."""
+    mean = lambda batch: 0.0 if batch is None else jnp.mean(batch)
+    return bx.Problem(
+        upper=lambda x, y, task, batch: c + 0.5 * (y[0] - mean(batch)) ** 2,
+        lower=lambda x, y, task, batch: 0.5 * task * jnp.sum((y - x - mean(batch)) ** 2),
+        x0=jnp.ones(1), y0=jnp.zeros(1), y0_per_task=False, strong_convexity=1.0,
+        tasks=jnp.ones(1) if tasks is None else tasks, upper_data=upper_data, lower_data=lower_data,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("c", [0.0, 1000.0, -0.4999, -0.5])
+def test_the_step_is_found_wherever_the_search_begins(c):
+    """F = c + ½x² from x = 1 falls by t/2 at least up to t = 1; the search begins with |F|, or with one where F = 0."""
+    assert 0.25 <= float(measured(bowl(c)).step) <= 1
+
+
+def test_an_excerpt_of_many_samples_is_drawn_from_all_of_those_of_its_loss():
+    few, many = bx.per_task(np.full((1, 20), 5.0)), bx.per_task(np.linspace(0, 1, 4000)[None])
+    F = lambda **data: float(scales.excerpt_objective(bowl(0.0, **data), jnp.zeros(1), KEY))
+    assert F(upper_data=many, lower_data=few) == pytest.approx(0.5 * 4.5**2, rel=0.02)
+    assert F(upper_data=few, lower_data=many) == pytest.approx(0.5 * 4.5**2, rel=0.02)
+    assert F(upper_data=few, lower_data=few) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_some_tasks_are_spread_evenly_over_all():
+    np.testing.assert_array_equal(scales.evenly(5, 16), np.arange(5))
+    np.testing.assert_array_equal(scales.evenly(12, 4), [0, 3, 6, 9])
+    steep = measured(bowl(0.0, tasks=jnp.linspace(1, 200, 200)))
+    assert 196 <= float(steep.smoothness) <= 200
+    assert float(steep.condition) == pytest.approx(1 / float(steep.smoothness))
+
+
+def test_what_was_looked_at_is_counted():
+    """F of two tasks with 7 samples of f and 5 of g at each look, and batches of 3 of g for L_g."""
+    data = {"upper_data": bx.per_task(np.zeros((2, 7))), "lower_data": bx.per_task(np.zeros((2, 5)))}
+    found, samples, gradients = scales.measure_scales(bowl(0.0, tasks=jnp.ones(2), **data), KEY, 3, 0.5)
+    assert float(samples) == 2 * (7 + 5) + 2 * 3
+    assert float(gradients) == 3 * float(samples)  # at t = 0, ½ and 2
+    assert float(found.share) == 0.5
+
+
+def test_the_smoothness_is_found_where_one_direction_is_far_steeper_than_all_others():
+    steepness = jnp.ones(30).at[7].set(100.0)
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum(y**2),
+        lower=lambda x, y, i, batch: 0.5 * jnp.sum(steepness * (y - x) ** 2),
+        x0=jnp.ones(30), y0=jnp.zeros(30), strong_convexity=1.0,
+    )  # fmt: skip
+    assert 99 < float(measured(problem).smoothness) < 100.001

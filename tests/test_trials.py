@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 import bilevax as bx
-from bilevax.schedule import RateRule
+from bilevax import trials
+from bilevax.algorithms.frame import rate_at
+from bilevax.schedule import RateRule, Scales
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +79,44 @@ def test_an_error_of_the_factory_says_with_what_it_was_called(quadratic):
     assert "settings={'batch_sise': 2}" in caught.value.__notes__[0]
     with pytest.raises(TypeError, match="settings must be a dictionary"):
         bx.tune(quadratic.problem, bx.soba, settings=[2])
+
+
+def test_a_row_has_the_rates_that_its_factors_make_of_those_that_are_found(quadratic, tuned):
+    own = next(row for row in tuned.table if row["upper_factor"] == row["lower_factor"] == 1)
+    for row in tuned.table:
+        assert row["upper_step"] == pytest.approx(row["upper_factor"] * own["upper_step"])
+        assert row["lower_step"] == pytest.approx(row["lower_factor"] * own["lower_step"])
+    found = bx.solve(quadratic.problem, bx.block_soba(batch_size=4), steps=1, metrics=None).state.scales
+    assert own["lower_step"] == pytest.approx(0.5 / float(found.smoothness), rel=0.5)  # L_g of another batch
+    assert own["start"] == pytest.approx(float(quadratic.objective(quadratic.problem.x0)), rel=1e-3)
+
+
+@pytest.mark.parametrize("unit", ["step", "1/smoothness", "1"])
+def test_what_is_tried_is_what_the_algorithm_gets(unit):
+    factors, found = trials.Multipliers(2.0, 3.0, 5.0), Scales(0.1, 7.0, 0.5, 0.2)
+    rate = RateRule(0.25, unit, 0.5, 10, 0.5, 0.5)
+    tried, given = rate_at(float, factors.apply(found), 4, rate), rate_at(float, found, 4, factors.of(rate))
+    assert float(tried) == pytest.approx(float(given))
+    factor = {"step": 2, "1/smoothness": 3, "1": 5}[unit]
+    assert float(given) == pytest.approx(factor * float(rate_at(float, found, 4, rate)))
+
+
+def test_what_is_tried_fills_the_ranges_evenly_in_their_logarithms():
+    field = trials._field(65)
+    assert field[0] == (1, 1, 1)
+    for tried, (low, high) in zip(zip(*field[1:], strict=True), trials.RANGES.values(), strict=True):
+        places = np.log(np.asarray(tried) / low) / np.log(high / low)
+        np.testing.assert_allclose(np.sort(places), (np.arange(64) + 0.5) / 64, atol=0.05)
+
+
+def test_fewer_settings_are_tried_where_memory_asks_for_it(monkeypatch):
+    state = {"a": np.zeros(100), "b": np.zeros(50, np.float32)}  # a thousand bytes
+    for available, tries in [(None, 16), (8 * 10_000, 10), (8 * 3_000, 4), (8 * 10**6, 16)]:
+        monkeypatch.setattr("bilevax.device.available_bytes", lambda available=available: available)
+        assert trials._affordable(state, 16) == tries
+
+
+def test_where_every_setting_leaves_the_finite_numbers_that_is_told(quadratic):
+    giant = lambda **rates: bx.soba(**({"upper_step": RateRule(1e200, "step")} | rates))
+    with pytest.raises(RuntimeError, match="every setting of soba diverged"):
+        bx.tune(quadratic.problem, giant, seconds=0.01, tries=4)

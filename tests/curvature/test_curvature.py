@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from reference import boxes
 from reference.logistic import Model
-from reference.runs import draws_of, first_theta, library_run, schedules
+from reference.runs import assert_same_path, draws_of, first_theta, schedules, shared_run
 
 import bilevax as bx
 from bilevax import draw, projection, tasks
@@ -17,6 +17,7 @@ from bilevax.curvature.contract import Drift
 from bilevax.curvature.solution import Tracked, first_solution
 
 STEPS = 100
+RATES = {"upper_step": 0.1, "lower_step": 0.1, "mixing": 0.1}  # where they do not matter, but must not be looked for
 
 
 class RidgeApart(Model):
@@ -45,27 +46,21 @@ def apart(problem_box):
     return box
 
 
-@pytest.mark.parametrize(
-    ("m", "size", "skewed", "bounds"),
-    [(4, 1, False, "projected"), (4, 3, True, "projected"), (4, 3, True, "free"), (25, 5, False, "free")],
-)
+@pytest.mark.parametrize("bounds", [{}, {"C_gxy": 0.15}], ids=["free", "projected"])
+@pytest.mark.parametrize(("m", "size", "skewed"), [(4, 1, False), (4, 3, True), (25, 5, False)])
 def test_dense_with_a_known_ridge_is_algorithm_2_with_the_ridge_apart(m, size, skewed, bounds, monkeypatch):
-    model = RidgeApart(m, **({"C_gxy": 0.15} if bounds == "projected" else {}))
+    model = RidgeApart(m, **bounds)
     problem, box = model.problem(), apart(model)
-    solve, invert = np.linalg.solve, np.linalg.inv
-    with_ridge = lambda H: H + box.real_lam * np.eye(len(H))
-    monkeypatch.setattr(boxes.np.linalg, "solve", lambda H, v: solve(with_ridge(H), v))
-    monkeypatch.setattr(boxes.np.linalg, "inv", lambda H: invert(with_ridge(H)))
-    p = np.linspace(1, 4, m) / np.linspace(1, 4, m).sum() if skewed else None
-    library, rates = schedules("constant", m, size)
-    given = {"initialization": "cheap", "initial_batch_size": 6, "batch_size": 3, **library}
-    algorithm = bx.rsvrb(tasks_per_step=size, task_probabilities=p, curvature=dense, **given)
+    solve = np.linalg.solve
+    monkeypatch.setattr(boxes.np.linalg, "solve", lambda H, v: solve(H + box.real_lam * np.eye(H.shape[-1]), v))
+    p = tuple(np.linspace(1, 4, m) / np.linspace(1, 4, m).sum()) if skewed else None
+    numbers, rates = schedules("constant", m, size)
     draws = draws_of(problem, draw.Sampling(size, 3, p), STEPS)
     path = list(boxes.algorithm_2(box, first_theta(box), draws, rates[:STEPS]))
     monkeypatch.undo()
-    xs, ys, _ = library_run(problem, algorithm, STEPS)
-    np.testing.assert_allclose(xs, [x for x, _ in path], rtol=1e-9, atol=1e-11)
-    np.testing.assert_allclose(ys, [y for _, y in path], rtol=1e-9, atol=1e-11)
+    first = {"initialization": "cheap", "initial_batch_size": 6}
+    few = {"batch_size": 3, "tasks_per_step": size, "task_probabilities": p}
+    assert_same_path(shared_run(bx.rsvrb, problem, numbers, first, STEPS, curvature=dense, **few), path)
 
 
 def count_primitive(function, *given, name):
@@ -91,7 +86,7 @@ def test_a_step_pays_for_an_eigendecomposition_only_where_it_has_to(m, ridge, ou
     """With one task or a known ridge only in a branch; else once for all drawn tasks. S^u_C always in a branch."""
     problem = RidgeApart(m, C_gxy=1.0).problem()
     problem = problem.replace(structure=replace(problem.structure, ridge=ridge))
-    algorithm = bx.rsvrb(curvature=dense, tasks_per_step=1 if m == 1 else 3)
+    algorithm = bx.rsvrb(curvature=dense, tasks_per_step=1 if m == 1 else 3, **RATES)
     state = jax.eval_shape(algorithm.init, problem, jax.random.key(0))
     counts = count_primitive(algorithm.step, problem, state, jax.random.key(0), name="eigh")
     assert counts[False] == outside
@@ -146,9 +141,9 @@ def test_tracked_solves_the_quadratic_where_nothing_is_random():
 
 def test_tracked_keeps_nothing_of_size_d_times_d():
     truth = bx.problems.quadratic(num_tasks=3, dim_x=40, dim_y=50, num_samples=8)
-    state = jax.eval_shape(bx.rsvrb(curvature=tracked).init, truth.problem, jax.random.key(0))
+    state = jax.eval_shape(bx.rsvrb(curvature=tracked, **RATES).init, truth.problem, jax.random.key(0))
     assert max(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(state.tables.tasks)) == 50
-    blocks = jax.eval_shape(bx.bsvrb_v2().init, truth.problem, jax.random.key(0)).tables
+    blocks = jax.eval_shape(bx.bsvrb_v2(**RATES).init, truth.problem, jax.random.key(0)).tables
     assert max(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(blocks)) == 50
 
 
@@ -157,7 +152,7 @@ def test_nothing_is_kept_of_an_upper_gradient_that_is_always_zero():
     A, b = np.eye(4), np.array([1.0, -1, 1, -1])
     weighted = bx.problems.reweighting(train_features=A, train_labels=b, trusted_features=A, trusted_labels=b)
     assert not weighted.structure.upper_uses_x
-    assert jax.eval_shape(bx.rsvrb(curvature=dense).init, weighted, jax.random.key(0)).tables.tasks.u is None
+    assert jax.eval_shape(bx.rsvrb(curvature=dense, **RATES).init, weighted, jax.random.key(0)).tables.tasks.u is None
     assert bx.problems.quadratic().problem.structure.upper_uses_x
 
 
@@ -178,7 +173,7 @@ def test_float32_works_with_every_curvature_and_block_method():
             train_features=A[:20], train_labels=b[:20], trusted_features=A[20:], trusted_labels=b[20:],
             temperatures=[1.0, 2.0, 3.0],
         )  # fmt: skip
-        few = {"tasks_per_step": 2, "upper_step": 0.1, "lower_step": 0.1, "mixing": 0.1}
+        few = {"tasks_per_step": 2, **RATES}
         cheap = {"initialization": "cheap", **few}  # the other start is one for all of them
         methods = [bx.rsvrb(curvature=c, **few if c is dense else cheap) for c in (dense, linear_model, tracked)]
         for method in [*methods, bx.bsvrb_v1(**cheap), bx.bsvrb_v2(**cheap)]:

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 from reference import boxes
 from reference.problems.reweighting import problem_of
-from reference.runs import draws_of, library_run
+from reference.runs import Power, draws_of, library_run, shared_run
 
 import bilevax as bx
 from bilevax import draw, rows
@@ -22,10 +22,44 @@ from bilevax.structure import is_linear_model
 STEPS = 120
 
 
+FALLING = Power(100 ** (1 / 3), 100.0, 1 / 3)  # the relaxation that SVRB would find by itself
+ALL_SAMPLES = {"initialization": "cheap", "initial_batch_size": 10_000}
+SGD = optax.sgd(3.0)
+
+
 def settings_for(m, size):
     """Steps that shrink with the share of tasks; a long way for x, little floors."""
     share = size / m
     return {"upper_step": 3.0 * share, "lower_step": 0.3 * share, "mixing": 0.2 * share, "batch_size": 4}
+
+
+def settings_of_one():
+    """The same for SVRB, with nothing that it would have to find."""
+    return {**settings_for(1, 1), "relaxation": bx.power(*FALLING)}
+
+
+def numbers_for(m, size, **changed):
+    """Those settings as numbers of a program, with a schedule wherever a test has one."""
+    share = size / m
+    beta = 0.2 * share
+    mixing = bx.Mixing(f_x=beta, f_y=beta, g_y=beta, g_xy=Power(beta), g_yy=Power(beta), direction=beta)
+    relaxation = FALLING if m == 1 else Power(1.0)
+    steps = {"upper_step": Power(3.0 * share), "lower_step": 0.3 * share, "relaxation": relaxation}
+    return {**steps, "mixing": mixing, **changed}
+
+
+def probabilities(m, skewed):
+    """The last task is drawn three times as often as the first, or none more than another."""
+    return tuple(np.linspace(1, 3, m) / np.linspace(1, 3, m).sum()) if skewed else None
+
+
+posed = functools.cache(problem_of)
+
+
+def run(factory, curvature, problem, numbers, start=None, **settings):
+    """The path of a run, of a program for all numbers."""
+    settings = {"batch_size": 4, "curvature": curvature, **settings}
+    return shared_run(factory, problem, numbers, {} if start is None else start, STEPS, **settings)
 
 
 def assert_same(one, other, tolerance=1e-8):
@@ -37,49 +71,65 @@ def assert_same(one, other, tolerance=1e-8):
 @pytest.mark.parametrize(
     ("loss", "weights", "form"),
     [
-        ("logistic", "sigmoid", "dense"), ("logistic", "raw", "sparse"),
-        ("squared", "sigmoid", "sparse"), ("squared", "raw", "dense"),
-        ("squared_hinge", "raw", "dense"),
+        *(
+            (loss, weights, "dense")
+            for loss in ("logistic", "squared", "squared_hinge")
+            for weights in ("sigmoid", "raw")
+        ),
+        *((loss, weights, "sparse") for loss in ("logistic", "squared") for weights in ("sigmoid", "raw")),
     ],
-)  # fmt: skip
+)
 def test_one_linear_model_row_by_row_equals_the_dense_matrices(loss, weights, form):
     """By rows against V and H in full; β = 0.2 makes every row come up to date several times."""
-    problem = problem_of(1, form=form, loss=loss, weights=weights)
-    step = {"upper_step": 3.0 if weights == "sigmoid" else 0.3}
-    make = lambda curvature: bx.svrb(curvature=curvature, **{**settings_for(1, 1), **step})
-    assert_same(*(library_run(problem, make(curvature), STEPS) for curvature in (linear_model, dense)))
+    numbers = numbers_for(1, 1, upper_step=Power(3.0 if weights == "sigmoid" else 0.3))
+    by_rows, in_full = (posed(1, form=rows, loss=loss, weights=weights) for rows in (form, "dense"))
+    assert_same(
+        run(bx.svrb, linear_model, by_rows, numbers, ALL_SAMPLES), run(bx.svrb, dense, in_full, numbers, ALL_SAMPLES)
+    )
 
 
-@pytest.mark.parametrize("kind", ["schedules", "all samples", "first batch", "β = 1"])
+@pytest.mark.parametrize("kind", ["schedules", "theorem", "all samples", "first batch", "β = 1"])
 def test_rows_come_up_to_date_under_all_settings(kind):
-    changed = {
+    """Numbers, the samples of a step, and the start, which is on all samples where nothing else is said."""
+    numbers = {
         "schedules": {
-            "upper_step": bx.power(6, 8, 1 / 3),
-            "relaxation": bx.power(2, 8, 1 / 3),
-            "mixing": bx.Mixing(0.1, 0.2, 0.3, bx.power(2, 8, 2 / 3), bx.power(1, 8, 2 / 3), 0.2),
+            "upper_step": Power(6.0, 8.0, 1 / 3),
+            "relaxation": Power(2.0, 8.0, 1 / 3),
+            "mixing": bx.Mixing(0.1, 0.2, 0.3, Power(2.0, 8.0, 2 / 3), Power(1.0, 8.0, 2 / 3), 0.2),
         },
-        "all samples": {"batch_size": None},
-        "first batch": {"initialization": "cheap"},
-        "β = 1": {"mixing": bx.Mixing(1.0, 1.0, 1.0, 1.0, 1.0, 1.0), "upper_step": 0.1},
-    }[kind]
-    make = lambda curvature: bx.svrb(curvature=curvature, **{**settings_for(1, 1), **changed})
-    problem = problem_of(1)
-    assert_same(*(library_run(problem, make(curvature), STEPS) for curvature in (linear_model, dense)))
+        "β = 1": {"mixing": bx.Mixing(1.0, 1.0, 1.0, Power(1.0), Power(1.0), 1.0), "upper_step": Power(0.1)},
+    }.get(kind, {})
+    settings = {"batch_size": None} if kind == "all samples" else {}
+    start = {"theorem": {}, "first batch": {"initialization": "cheap"}}.get(kind, ALL_SAMPLES)
+    assert_same(
+        *(
+            run(bx.svrb, curvature, posed(1), numbers_for(1, 1, **numbers), start, **settings)
+            for curvature in (linear_model, dense)
+        )
+    )
 
 
-@pytest.mark.parametrize(
-    ("m", "size", "skewed", "form"),
-    [(1, 1, False, "sparse"), (4, 1, False, "dense"), (4, 3, True, "sparse"), (12, 5, False, "dense")],
-)
-def test_many_linear_models_equal_the_dense_matrices_with_the_ridge_apart(m, size, skewed, form):
-    """m = 1 goes through the form for many as well: an optimizer needs the whole direction."""
-    problem = problem_of(m, form=form)
-    p = np.linspace(1, 3, m) / np.linspace(1, 3, m).sum() if skewed else None
-    given = {"tasks_per_step": size, "task_probabilities": p, **settings_for(m, size)}
+def many(curvature, m, size, skewed, form="dense", start=ALL_SAMPLES, **numbers):
+    """A run with many linear models; m = 1 goes the same way, since an optimizer needs the whole direction."""
+    settings = {"tasks_per_step": size, "task_probabilities": probabilities(m, skewed)}
     if m == 1:
-        given["upper_optimizer"] = optax.sgd(3.0)
-    make = lambda curvature: bx.rsvrb(curvature=curvature, **given)
-    assert_same(*(library_run(problem, make(curvature), STEPS) for curvature in (linear_model, dense)))
+        settings["upper_optimizer"] = SGD
+    return run(bx.rsvrb, curvature, posed(m, form=form), numbers_for(m, size, **numbers), start, **settings)
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+@pytest.mark.parametrize(("m", "size", "skewed"), [(1, 1, False), (4, 1, False), (4, 3, True), (12, 5, False)])
+def test_many_linear_models_equal_the_dense_matrices_with_the_ridge_apart(m, size, skewed, form):
+    assert_same(many(linear_model, m, size, skewed, form), many(dense, m, size, skewed))
+
+
+@pytest.mark.parametrize(("size", "skewed"), [(1, False), (3, True)])
+def test_many_linear_models_equal_the_dense_matrices_with_a_schedule_for_each_estimate(size, skewed):
+    """q fades with β of V, c and M with β of H: with one β for all nobody could tell. From the start of the theorem."""
+    share = size / 4
+    f_x, f_y, g_y, g_yy, direction = (beta * share for beta in (0.1, 0.2, 0.3, 0.05, 0.15))
+    mixing = bx.Mixing(f_x, f_y, g_y, Power(2 * share, 8.0, 2 / 3), Power(g_yy), direction)
+    assert_same(*(many(curvature, 4, size, skewed, start={}, mixing=mixing) for curvature in (linear_model, dense)))
 
 
 class Matrices:
@@ -164,7 +214,7 @@ def test_the_factors_are_the_second_derivatives(loss):
 
 def test_float32_follows_float64():
     """Thousands of steps in float32 with many restarts of ρ end where float64 does."""
-    make = lambda: bx.svrb(**{**settings_for(1, 1), "mixing": 0.05, "upper_step": 1.0})
+    make = lambda: bx.svrb(**{**settings_of_one(), "mixing": 0.05, "upper_step": 1.0})
     wide = library_run(problem_of(1), make(), 3000)[0][-1]
     with jax.enable_x64(False):
         narrow = library_run(problem_of(1), make(), 3000)[0][-1]
@@ -185,7 +235,7 @@ def test_a_loop_of_steps_copies_no_row():
 
     def temporary(m):
         problem = problem_of(m, n=400)
-        algorithm = bx.rsvrb(tasks_per_step=2, batch_size=4, initialization="cheap")
+        algorithm = bx.rsvrb(tasks_per_step=2, initialization="cheap", **settings_for(m, 2))
         state = jax.eval_shape(algorithm.init, problem, jax.random.key(0))
         body = lambda problem, state, key: jax.lax.fori_loop(
             0, 10, lambda t, state: algorithm.step(problem, state, jax.random.fold_in(key, t))[0], state
@@ -199,7 +249,7 @@ def test_a_loop_of_steps_copies_no_row():
 def test_one_model_makes_a_step_without_an_array_of_size_n_times_d():
     """The only arrays of n entries in a step are the ones that are kept; A is read at the drawn rows."""
     problem = problem_of(1, n=1009)
-    algorithm = bx.svrb(batch_size=4, initialization="cheap")
+    algorithm = bx.svrb(initialization="cheap", **settings_of_one())
     state = jax.eval_shape(algorithm.init, problem, jax.random.key(0))
     loop = lambda problem, state, key: jax.lax.fori_loop(
         0, 10, lambda t, state: algorithm.step(problem, state, jax.random.fold_in(key, t))[0], state
@@ -224,7 +274,7 @@ def step_of_one_model():
 
     def step(rates, problem, state, key):
         upper_step, lower_step = rates
-        algorithm = bx.svrb(**{**settings_for(1, 1), "upper_step": upper_step, "lower_step": lower_step})
+        algorithm = bx.svrb(**{**settings_of_one(), "upper_step": upper_step, "lower_step": lower_step})
         return algorithm.step(problem, state, key)
 
     return jax.jit(step)
@@ -234,7 +284,7 @@ def step_of_one_model():
 def test_a_step_of_one_model_that_is_not_finite_leaves_everything_as_it_was(name):
     """The run goes on from there as if the step had not been tried."""
     problem, key = problem_of(1), jax.random.key(3)
-    good, step = bx.svrb(**settings_for(1, 1)), step_of_one_model()
+    good, step = bx.svrb(**settings_of_one()), step_of_one_model()
     rates = {name: good.settings[name] for name in ("upper_step", "lower_step")}
     good_rates, bad_rates = (jnp.array([*{**rates, **changed}.values()]) for changed in ({}, {name: 1e300}))
 
@@ -255,18 +305,12 @@ def test_a_step_of_one_model_that_is_not_finite_leaves_everything_as_it_was(name
     np.testing.assert_allclose(other.y, one.y, rtol=1e-9, atol=1e-11)
 
 
-@functools.cache
-def free_run():
-    """One model without bounds, row by row."""
-    return library_run(problem_of(1), bx.svrb(**settings_for(1, 1)), STEPS)
-
-
 @pytest.mark.parametrize("bounds", [{"g_xy": 0.01}, {"f_y": 0.02}], ids=["g_xy", "f_y"])
 def test_bounds_bind_row_by_row_as_in_the_form_for_many(bounds):
-    problem, given = problem_of(1, bounds=bx.Bounds(**bounds)), settings_for(1, 1)
-    by_rows = library_run(problem, bx.svrb(**given), STEPS)
-    assert_same(by_rows, library_run(problem, bx.svrb(upper_optimizer=optax.sgd(3.0), **given), STEPS))
-    assert np.abs(by_rows[0] - free_run()[0]).max() > 1e-4  # the bounds are active
+    problem, numbers = posed(1, bounds=bx.Bounds(**bounds)), numbers_for(1, 1)
+    by_rows, free = (run(bx.svrb, linear_model, given, numbers, ALL_SAMPLES) for given in (problem, posed(1)))
+    assert_same(by_rows, run(bx.svrb, linear_model, problem, numbers, ALL_SAMPLES, upper_optimizer=SGD))
+    assert np.abs(by_rows[0] - free[0]).max() > 1e-4  # the bounds are active
 
 
 def test_an_upper_loss_that_looks_at_x_moves_x_by_its_gradient_too():
@@ -274,13 +318,13 @@ def test_an_upper_loss_that_looks_at_x_moves_x_by_its_gradient_too():
     plain = problem_of(1)
     loss = lambda x, y, task, batch: plain.upper(x, y, task, batch) + 0.05 * jnp.sum((x - 1) ** 2)
     problem = plain.replace(upper=loss, structure=replace(plain.structure, upper_uses_x=True))
-    make = lambda curvature: bx.svrb(curvature=curvature, **{**settings_for(1, 1), "upper_step": 0.3})
+    make = lambda curvature: bx.svrb(curvature=curvature, **{**settings_of_one(), "upper_step": 0.3})
     assert_same(*(library_run(problem, make(curvature), 60) for curvature in (linear_model, dense)))
 
 
 def test_the_first_factors_are_projected():
     """Raw weights below zero make the first c negative, and the first batch makes q too long for a small C."""
-    C, given = 0.001, {"initialization": "cheap", "initial_batch_size": 100}
+    C, given = 0.001, {**settings_for(3, 3), "initialization": "cheap", "initial_batch_size": 100}
     problem = problem_of(3, weights="raw", bounds=bx.Bounds(g_xy=C))
     problem = problem.replace(x0=jnp.where(jnp.arange(problem.dim_x) % 2 == 0, 1.0, -1.0))
     kept = jax.jit(bx.rsvrb(**given).init)(problem, jax.random.key(0)).tables.tasks.VH
@@ -304,16 +348,6 @@ def test_a_problem_that_is_almost_a_linear_model_is_refused(changed):
 
 def test_an_empty_matrix_is_sparse_rows_as_well():
     np.testing.assert_array_equal(rows.dense(rows.sparse_rows(sp.csr_array((3, 2)), float)), np.zeros((3, 2)))
-
-
-def test_many_linear_models_equal_the_dense_matrices_with_a_schedule_for_each_estimate():
-    """q fades with β of V, c and M with β of H: with one β for all nobody could tell."""
-    m, size, share = 4, 3, 3 / 4
-    mixing = bx.Mixing(0.1 * share, 0.2 * share, 0.3 * share, bx.power(2 * share, 8, 2 / 3), 0.05 * share, 0.15 * share)
-    p = np.linspace(1, 3, m) / np.linspace(1, 3, m).sum()
-    given = {**settings_for(m, size), "tasks_per_step": size, "task_probabilities": p, "mixing": mixing}
-    make = lambda curvature: bx.rsvrb(curvature=curvature, **given)
-    assert_same(*(library_run(problem_of(m), make(curvature), 120) for curvature in (linear_model, dense)))
 
 
 def own_problem(rows=None, ridge=True, strong_convexity=0.3, weights=8, **parts):

@@ -35,9 +35,10 @@ class Rates:
 
 
 def project_ball(v, C):
-    """Pi_C."""
-    n = np.linalg.norm(v)
-    return v if C is None or n <= C else v * (C / n)
+    """Pi_C, of one vector or of each row."""
+    if C is None:
+        return v
+    return v * (C / np.maximum(np.linalg.norm(v, axis=-1, keepdims=True), C))
 
 
 def project_singular(V, C):
@@ -49,27 +50,32 @@ def project_singular(V, C):
 
 
 def project_eigen(H, lam):
-    """S^l_lambda."""
-    e, Q = np.linalg.eigh((H + H.T) / 2)
-    return Q @ np.diag(np.maximum(e, lam)) @ Q.T
+    """S^l_lambda, of one matrix or of each."""
+    e, Q = np.linalg.eigh((H + H.mT) / 2)
+    return (Q * np.maximum(e, lam)[..., None, :]) @ Q.mT
+
+
+def correct(u, v, V, H):
+    """z_i = u_i - V_i H_i^-1 v_i of every task."""
+    return u - (V @ np.linalg.solve(H, v[..., None]))[..., 0]
 
 
 class Theta:
-    """All that Algorithm 2 carries from step to step, eager for all m tasks."""
+    """All that Algorithm 2 carries from step to step, eager for all m tasks: a row for each."""
 
     def __init__(self, model, x0, y0, first):
-        m = model.m
         self.x, self.x_prev = x0.copy(), x0.copy()
-        self.y, self.y_prev = [y.copy() for y in y0], [y.copy() for y in y0]
-        self.u, self.v, self.w, self.V, self.H = [], [], [], [], []
-        for i in range(m):
-            xi, zeta = first[i]
-            self.u.append(project_ball(model.fx(i, x0, y0[i], xi), model.C_fx))
-            self.v.append(project_ball(model.fy(i, x0, y0[i], xi), model.C_fy))
-            self.w.append(model.gy(i, x0, y0[i], zeta))
-            self.V.append(project_singular(model.gxy(i, x0, y0[i], zeta), model.C_gxy))
-            self.H.append(project_eigen(model.gyy(i, x0, y0[i], zeta), model.lam))
-        self.z = [u - V @ np.linalg.inv(H) @ v for u, v, V, H in zip(self.u, self.v, self.V, self.H, strict=True)]
+        self.y, self.y_prev = np.array(y0), np.array(y0)
+        rows = []
+        for i, (xi, zeta) in enumerate(first):
+            u = project_ball(model.fx(i, x0, y0[i], xi), model.C_fx)
+            v = project_ball(model.fy(i, x0, y0[i], xi), model.C_fy)
+            w = model.gy(i, x0, y0[i], zeta)
+            V = project_singular(model.gxy(i, x0, y0[i], zeta), model.C_gxy)
+            H = project_eigen(model.gyy(i, x0, y0[i], zeta), model.lam)
+            rows.append((u, v, w, V, H))
+        self.u, self.v, self.w, self.V, self.H = map(np.stack, zip(*rows, strict=True))
+        self.z = correct(self.u, self.v, self.V, self.H)
         self.d = np.mean(self.z, axis=0)
 
 
@@ -90,39 +96,39 @@ def algorithm_1(model, theta, draws, rates):
         yield x, [y]
 
 
+def hits_of(drawn):
+    """The drawn tasks, each with the places where it was drawn."""
+    tasks = list(map(int, drawn.tasks))
+    return {i: [k for k, task in enumerate(tasks) if task == i] for i in tasks}
+
+
 def algorithm_2(model, theta, draws, rates):
     """RSVRB: changes theta, and yields (x, y) after every step."""
     T = theta
     for drawn, r in zip(draws, rates, strict=True):
-        z_t = list(T.z)
-        for i in range(model.m):
-            hits = [k for k, task in enumerate(drawn.tasks) if task == i]
+        z_t = T.z
+        # Of a task that is not drawn all estimates fade.
+        u, v, w = (1 - r.fx) * T.u, (1 - r.fy) * T.v, (1 - r.gy) * T.w
+        V, H = (1 - r.gxy) * T.V, project_eigen((1 - r.gyy) * T.H, model.lam)
+        for i, hits in hits_of(drawn).items():
 
             def storm(old, of, beta, samples, i=i, hits=hits, drawn=drawn):
                 before = sum(drawn.weights[k] * of(i, T.x_prev, T.y_prev[i], samples[k]) for k in hits)
                 now = sum(drawn.weights[k] * of(i, T.x, T.y[i], samples[k]) for k in hits)
                 return (1 - beta) * (old - before) + now
 
-            if hits:
-                T.u[i] = project_ball(storm(T.u[i], model.fx, r.fx, drawn.xi), model.C_fx)
-                T.v[i] = project_ball(storm(T.v[i], model.fy, r.fy, drawn.xi), model.C_fy)
-                T.V[i] = project_singular(storm(T.V[i], model.gxy, r.gxy, drawn.zeta), model.C_gxy)
-                T.H[i] = project_eigen(storm(T.H[i], model.gyy, r.gyy, drawn.zeta), model.lam)
-                T.w[i] = storm(T.w[i], model.gy, r.gy, drawn.zeta)
-            else:
-                T.u[i] = (1 - r.fx) * T.u[i]
-                T.v[i] = (1 - r.fy) * T.v[i]
-                T.V[i] = (1 - r.gxy) * T.V[i]
-                T.H[i] = project_eigen((1 - r.gyy) * T.H[i], model.lam)
-                T.w[i] = (1 - r.gy) * T.w[i]
-            T.z[i] = T.u[i] - T.V[i] @ np.linalg.solve(T.H[i], T.v[i])
+            u[i] = project_ball(storm(T.u[i], model.fx, r.fx, drawn.xi), model.C_fx)
+            v[i] = project_ball(storm(T.v[i], model.fy, r.fy, drawn.xi), model.C_fy)
+            V[i] = project_singular(storm(T.V[i], model.gxy, r.gxy, drawn.zeta), model.C_gxy)
+            H[i] = project_eigen(storm(T.H[i], model.gyy, r.gyy, drawn.zeta), model.lam)
+            w[i] = storm(T.w[i], model.gy, r.gy, drawn.zeta)
+        T.u, T.v, T.w, T.V, T.H, T.z = u, v, w, V, H, correct(u, v, V, H)
         J = drawn.direction_tasks
-        T.d = (1 - r.d) * (T.d - np.mean([z_t[j] for j in J], axis=0)) + np.mean([T.z[j] for j in J], axis=0)
+        T.d = (1 - r.d) * (T.d - np.mean(z_t[J], axis=0)) + np.mean(T.z[J], axis=0)
         T.x_prev, T.x = T.x, T.x - r.eta_gamma * T.d
-        for i in range(model.m):
-            trial = project_ball(T.y[i] - r.tau * T.w[i], model.R_y)
-            T.y_prev[i], T.y[i] = T.y[i], (1 - r.tau_t) * T.y[i] + r.tau_t * trial
-        yield T.x, [y.copy() for y in T.y]
+        trial = project_ball(T.y - r.tau * T.w, model.R_y)
+        T.y_prev, T.y = T.y, (1 - r.tau_t) * T.y + r.tau_t * trial
+        yield T.x, T.y
 
 
 def algorithm_3(model, theta, draws, first, lengths):
@@ -145,22 +151,21 @@ def msvr(old, now, before, alpha, m, size):
 
 
 class BlockTheta:
-    """All that BSVRB carries from step to step, eager for all m blocks."""
+    """All that BSVRB carries from step to step, eager for all m blocks: a row for each."""
 
     def __init__(self, model, x0, y0, first, version):
         self.x, self.x_prev = x0.copy(), x0.copy()
-        self.y, self.y_prev = [y.copy() for y in y0], [y.copy() for y in y0]
-        self.s, self.H, self.h, self.r, z = [], [], [], [], []
+        self.y, self.y_prev = np.array(y0), np.array(y0)
+        rows, z = [], []
         for i, (xi, zeta) in enumerate(first):
-            self.s.append(model.gy(i, x0, y0[i], zeta))
             hessian, v = model.gyy(i, x0, y0[i], zeta), model.fy(i, x0, y0[i], xi)
-            self.H.append(project_eigen(hessian, model.lam))
+            H = project_eigen(hessian, model.lam)
             h = project_ball(v * (v @ v) / (v @ hessian @ v), model.R_h)
-            self.h.append(h)
-            self.r.append(hessian @ h - v)
-            used = h if version == 2 else np.linalg.solve(self.H[i], v)
+            rows.append((model.gy(i, x0, y0[i], zeta), H, h, hessian @ h - v))
+            used = h if version == 2 else np.linalg.solve(H, v)
             z.append(model.fx(i, x0, y0[i], xi) - model.gxy(i, x0, y0[i], zeta) @ used)
-        self.h_prev, self.H_prev = [h.copy() for h in self.h], [H.copy() for H in self.H]
+        self.s, self.H, self.h, self.r = map(np.stack, zip(*rows, strict=True))
+        self.h_prev, self.H_prev = self.h, self.H.copy()
         self.z = np.mean(z, axis=0)
 
 
@@ -168,7 +173,7 @@ def bsvrb(model, theta, draws, rates, version):
     """BSVRB v1 or v2: yields (x, y) after every step. `rates` are (eta, tau, tau_h, alpha_s, alpha_H, beta)."""
     T, m = theta, model.m
     for drawn, (eta, tau, tau_h, alpha_s, alpha_h, beta) in zip(draws, rates, strict=True):
-        size, now, before, H_t = len(drawn.tasks), [], [], list(T.H)
+        size, now, before, H_t = len(drawn.tasks), [], [], T.H.copy()
         for i, xi, ze in zip(drawn.tasks, drawn.xi, drawn.zeta, strict=True):
             at, old = (i, T.x, T.y[i]), (i, T.x_prev, T.y_prev[i])
             T.s[i] = msvr(T.s[i], model.gy(*at, ze), model.gy(*old, ze), alpha_s, m, size)
@@ -185,16 +190,15 @@ def bsvrb(model, theta, draws, rates, version):
             before.append(model.fx(*old, xi) - model.gxy(*old, ze) @ h_old)
         T.z = (1 - beta) * (T.z - np.mean(before, axis=0)) + np.mean(now, axis=0)
         T.x_prev, T.x, T.H_prev = T.x, T.x - eta * T.z, H_t
-        for i in range(m):
-            T.y_prev[i], T.y[i] = T.y[i], T.y[i] - tau * T.s[i]
-            T.h_prev[i], T.h[i] = T.h[i], project_ball(T.h[i] - tau_h * T.r[i], model.R_h)
-        yield T.x, [y.copy() for y in T.y]
+        T.y_prev, T.y = T.y, T.y - tau * T.s
+        T.h_prev, T.h = T.h, project_ball(T.h - tau_h * T.r, model.R_h)
+        yield T.x, T.y
 
 
 def block_soba(model, draws, rates, inner_steps):
     """SOBA on the drawn blocks; yields (x, y) after every step. `rates` are (gamma, rho, theta)."""
-    x, y, d = model.x0.copy(), [project_ball(row, model.R_y) for row in model.y0], None
-    h = [np.zeros_like(row) for row in y]
+    x, y, d = model.x0.copy(), project_ball(model.y0.copy(), model.R_y), None
+    h = np.zeros_like(y)
     for drawn, (gamma, rho, theta) in zip(draws, rates, strict=True):
         D = []
         for i, xi, ze in zip(drawn.tasks, drawn.xi, drawn.zeta, strict=True):
@@ -205,7 +209,7 @@ def block_soba(model, draws, rates, inner_steps):
             D.append(model.fx(i, x, y[i], xi) - model.gxy(i, x, y[i], ze) @ h[i])
         d = np.mean(D, axis=0) if d is None else (1 - theta) * d + theta * np.mean(D, axis=0)
         x = x - gamma * d
-        yield x, [row.copy() for row in y]
+        yield x, y.copy()
 
 
 def tracked_rsvrb(model, theta, draws, rates):
@@ -216,47 +220,42 @@ def tracked_rsvrb(model, theta, draws, rates):
     """
     T = theta
     for drawn, r in zip(draws, rates, strict=True):
-        z_t = [u - k for u, k in zip(T.u, T.k, strict=True)]
-        for i in range(model.m):
-            hits = [n for n, task in enumerate(drawn.tasks) if task == i]
+        z_t, step = T.u - T.k, r.tau_t * r.tau
+        u, v, w = (1 - r.fx) * T.u, (1 - r.fy) * T.v, (1 - r.gy) * T.w
+        s, k, residual = (1 - r.gyy) * T.s, (1 - r.gxy) * T.k, (1 - r.gy) * T.residual
+        h = T.h - step * residual
+        for i, hits in hits_of(drawn).items():
 
             def storm(old, of, beta, samples, i=i, hits=hits, drawn=drawn):
                 before = sum(drawn.weights[n] * of(T.x_prev, T.y_prev[i], T.h_prev[i], samples[n]) for n in hits)
                 now = sum(drawn.weights[n] * of(T.x, T.y[i], T.h[i], samples[n]) for n in hits)
                 return (1 - beta) * (old - before) + now
 
-            T.u[i] = storm(T.u[i], lambda x, y, h, s, i=i: model.fx(i, x, y, s), r.fx, drawn.xi)
-            T.v[i] = storm(T.v[i], lambda x, y, h, s, i=i: model.fy(i, x, y, s), r.fy, drawn.xi)
-            T.w[i] = storm(T.w[i], lambda x, y, h, s, i=i: model.gy(i, x, y, s), r.gy, drawn.zeta)
-            T.s[i] = storm(T.s[i], lambda x, y, h, s, i=i: model.gyy(i, x, y, s) @ h, r.gyy, drawn.zeta)
-            T.k[i] = storm(T.k[i], lambda x, y, h, s, i=i: model.gxy(i, x, y, s) @ h, r.gxy, drawn.zeta)
-            if hits:
-                T.u[i], T.v[i] = project_ball(T.u[i], model.C_fx), project_ball(T.v[i], model.C_fy)
-                T.residual[i] = T.s[i] - T.v[i]
-                h = project_ball(T.h[i] - r.tau_t * r.tau * T.residual[i], model.R_h)
-            else:
-                T.residual[i] = (1 - r.gy) * T.residual[i]
-                h = T.h[i] - r.tau_t * r.tau * T.residual[i]
-            T.h_prev[i], T.h[i] = T.h[i], h
-        J = drawn.direction_tasks
-        z = [u - k for u, k in zip(T.u, T.k, strict=True)]
-        T.d = (1 - r.d) * (T.d - np.mean([z_t[j] for j in J], axis=0)) + np.mean([z[j] for j in J], axis=0)
+            u[i] = project_ball(storm(T.u[i], lambda x, y, h, s, i=i: model.fx(i, x, y, s), r.fx, drawn.xi), model.C_fx)
+            v[i] = project_ball(storm(T.v[i], lambda x, y, h, s, i=i: model.fy(i, x, y, s), r.fy, drawn.xi), model.C_fy)
+            w[i] = storm(T.w[i], lambda x, y, h, s, i=i: model.gy(i, x, y, s), r.gy, drawn.zeta)
+            s[i] = storm(T.s[i], lambda x, y, h, s, i=i: model.gyy(i, x, y, s) @ h, r.gyy, drawn.zeta)
+            k[i] = storm(T.k[i], lambda x, y, h, s, i=i: model.gxy(i, x, y, s) @ h, r.gxy, drawn.zeta)
+            residual[i] = s[i] - v[i]
+            h[i] = project_ball(T.h[i] - step * residual[i], model.R_h)
+        T.u, T.v, T.w, T.s, T.k, T.residual = u, v, w, s, k, residual
+        T.h_prev, T.h = T.h, h
+        J, z = drawn.direction_tasks, T.u - T.k
+        T.d = (1 - r.d) * (T.d - np.mean(z_t[J], axis=0)) + np.mean(z[J], axis=0)
         T.x_prev, T.x = T.x, T.x - r.eta_gamma * T.d
-        for i in range(model.m):
-            T.y_prev[i], T.y[i] = T.y[i], T.y[i] - r.tau_t * r.tau * T.w[i]
-        yield T.x, [y.copy() for y in T.y]
+        T.y_prev, T.y = T.y, T.y - step * T.w
+        yield T.x, T.y
 
 
 def tracked_theta(model, x0, y0, first):
     """The start of `tracked_rsvrb`: h is the best multiple of v."""
     theta = Theta(model, x0, y0, first)
-    theta.h, theta.s, theta.k = [], [], []
+    rows = []
     for i, (_, zeta) in enumerate(first):
         v, hessian = theta.v[i], model.gyy(i, x0, y0[i], zeta)
-        theta.h.append(project_ball(v * (v @ v) / max(v @ hessian @ v, model.lam * (v @ v)), model.R_h))
-        theta.s.append(hessian @ theta.h[i])
-        theta.k.append(model.gxy(i, x0, y0[i], zeta) @ theta.h[i])
-    theta.h_prev = [h.copy() for h in theta.h]
-    theta.residual = [s - v for s, v in zip(theta.s, theta.v, strict=True)]
-    theta.d = np.mean([u - k for u, k in zip(theta.u, theta.k, strict=True)], axis=0)
+        h = project_ball(v * (v @ v) / max(v @ hessian @ v, model.lam * (v @ v)), model.R_h)
+        rows.append((h, hessian @ h, model.gxy(i, x0, y0[i], zeta) @ h))
+    theta.h, theta.s, theta.k = map(np.stack, zip(*rows, strict=True))
+    theta.h_prev, theta.residual = theta.h, theta.s - theta.v
+    theta.d = np.mean(theta.u - theta.k, axis=0)
     return theta

@@ -19,9 +19,9 @@ def sigmoid(t):
 class Model:
     """Derivatives by hand; every method takes task, x, y and the indices of its samples."""
 
-    def __init__(self, m, seed=0, dim_x=3, dim_y=2, n=6, C_fx=None, C_fy=None, C_gxy=None, R_y=None):
+    def __init__(self, m, seed=0, dim_x=3, dim_y=2, n=6, lam=0.5, C_fx=None, C_fy=None, C_gxy=None, R_y=None):
         rng = np.random.default_rng(seed)
-        self.m, self.lam = m, 0.5
+        self.m, self.lam = m, lam
         self.C_fx, self.C_fy, self.C_gxy, self.R_y = C_fx, C_fy, C_gxy, R_y
         self.R_h = None if C_fy is None else C_fy / self.lam  # the ball of H⁻¹v
         self.theta = 0.5 + rng.random(m)
@@ -33,33 +33,30 @@ class Model:
 
     def fx(self, i, x, y, xi):
         """∇x f."""
-        return np.mean([self.theta[i] * (self.q[i, s] @ x) * self.q[i, s] for s in xi], axis=0)
+        q = self.q[i, xi]
+        return self.theta[i] * (q @ x) @ q / len(q)
 
     def fy(self, i, x, y, xi):
         """∇y f."""
-        return np.mean([(self.r[i, s] @ y - self.c[i, s]) * self.r[i, s] for s in xi], axis=0)
+        r = self.r[i, xi]
+        return (r @ y - self.c[i, xi]) @ r / len(r)
 
     def gy(self, i, x, y, zeta):
         """∇y g."""
-        rows = [-sigmoid(self.k[i, s] @ x) * sigmoid(-self.a[i, s] @ y) * self.a[i, s] for s in zeta]
-        return np.mean(rows, axis=0) + self.theta[i] * y
+        a = self.a[i, zeta]
+        return -(sigmoid(self.k[i, zeta] @ x) * sigmoid(-a @ y)) @ a / len(a) + self.theta[i] * y
 
     def gyy(self, i, x, y, zeta):
         """∇²yy g."""
-        rows = []
-        for s in zeta:
-            p = sigmoid(-self.a[i, s] @ y)
-            rows.append(sigmoid(self.k[i, s] @ x) * p * (1 - p) * np.outer(self.a[i, s], self.a[i, s]))
-        return np.mean(rows, axis=0) + self.theta[i] * np.eye(y.size)
+        a = self.a[i, zeta]
+        p = sigmoid(-a @ y)
+        return (a.T * (sigmoid(self.k[i, zeta] @ x) * p * (1 - p))) @ a / len(a) + self.theta[i] * np.eye(y.size)
 
     def gxy(self, i, x, y, zeta):
         """∇²xy g, d × d'."""
-        rows = []
-        for s in zeta:
-            weight = sigmoid(self.k[i, s] @ x)
-            outer = np.outer(self.k[i, s], self.a[i, s])
-            rows.append(-weight * (1 - weight) * sigmoid(-self.a[i, s] @ y) * outer)
-        return np.mean(rows, axis=0)
+        a, k = self.a[i, zeta], self.k[i, zeta]
+        weight = sigmoid(k @ x)
+        return -(k.T * (weight * (1 - weight) * sigmoid(-a @ y))) @ a / len(a)
 
     def problem(self, dtype=float):
         """The same problem for the library."""

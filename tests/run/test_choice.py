@@ -1,11 +1,14 @@
 """solve without an algorithm, and runs on rates that were found: chosen in words, never away for good."""
 
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import bilevax as bx
-from bilevax.run import choice
+from bilevax.run import choice, guard
 from bilevax.run.plan import Budget, Plan, record_interval
 from bilevax.schedule import Scales
 
@@ -49,7 +52,9 @@ def test_the_choice_is_made_by_what_the_budget_affords(quadratic, budget, name):
 
 def test_with_one_lower_problem_the_choice_is_one_for_that():
     problem = bx.problems.quadratic(num_tasks=1, dim_x=4, dim_y=3, noise=0.3, num_samples=16).problem
-    assert choice.choose_method(problem, Budget(None, 10, None)).algorithm.name == "ma_soba"
+    chosen = choice.choose_method(problem, Budget(None, 10, None))
+    assert chosen.algorithm.name == "ma_soba"
+    assert chosen.reasons[0].startswith("The problem has one lower problem with 32 samples in all")
 
 
 @pytest.fixture
@@ -92,3 +97,145 @@ def test_a_guarded_run_resumes_with_the_bits_of_an_uninterrupted_one(quadratic, 
 def test_what_is_no_algorithm_is_refused(quadratic, algorithm):
     with pytest.raises(TypeError, match=r"algorithm must be a bilevax\.Algorithm, or left out"):
         bx.solve(quadratic.problem, algorithm, steps=1)
+
+
+def counted(data):
+    """Three lower problems, with these data for both losses."""
+    return bx.Problem(
+        upper=lambda x, y, i, batch: jnp.sum((y - x) ** 2), lower=lambda x, y, i, batch: jnp.sum((y - x) ** 2),
+        x0=jnp.zeros(2), y0=jnp.zeros(2), y0_per_task=False, tasks=3, strong_convexity=2.0,
+        upper_data=data, lower_data=data,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data", "samples"),
+    [
+        (bx.per_task(np.zeros((3, 40))), 3 * 40),
+        (bx.ragged(np.zeros(120), [0, 10, 30, 120]), 120),
+        (bx.shared(np.zeros(40)), 3 * 40),  # every lower problem looks at all of them
+    ],
+)
+def test_a_look_is_counted_by_what_all_lower_problems_look_at(data, samples):
+    problem = counted(data)
+    affords = lambda steps=None, samples=None, seconds=None: choice.choose_method(
+        problem, Budget(steps, samples, seconds)
+    )
+    assert f"3 lower problems with {2 * samples} samples in all" in affords(steps=5).reasons[0]
+    seconds = choice.LOOKS * choice.PASSES * 2 * samples / choice.NUMBERS_A_SECOND  # each sample is one number
+    for enough in ({"samples": choice.LOOKS * 2 * samples}, {"seconds": 1.001 * seconds}):
+        assert affords(**enough).algorithm.name == "implicit"
+        assert affords(**{name: 0.99 * value for name, value in enough.items()}).algorithm.name == "block_soba"
+    both = {"samples": choice.LOOKS * 2 * samples, "seconds": 0.99 * seconds}
+    assert affords(**both).algorithm.name == "block_soba"
+
+
+def test_the_words_say_where_a_run_begins_with_some_samples(monkeypatch):
+    chosen = lambda: choice.choose_method(counted(bx.shared(np.zeros(20_000))), Budget(5, None, None))
+    assert len(chosen().reasons) == 1
+    monkeypatch.setattr("bilevax.algorithms.parts.stages.LARGE", 1)
+    assert "begins with 1,366 samples of each lower problem" in chosen().reasons[1]  # 4,096 for the three
+
+
+def test_without_samples_the_words_say_so_and_the_variables_count():
+    problem = counted(None)
+    seconds = choice.LOOKS * choice.PASSES * 2 * 3 * 2 / choice.NUMBERS_A_SECOND  # two losses, three y_i of two numbers
+    enough, short = (choice.choose_method(problem, Budget(None, None, share * seconds)) for share in (1.001, 0.99))
+    assert "3 lower problems without samples" in enough.reasons[0]
+    assert (enough.algorithm.name, short.algorithm.name) == ("implicit", "block_soba")
+
+
+def test_with_two_lower_problems_the_choice_is_one_for_several():
+    problem = bx.problems.quadratic(num_tasks=2, dim_x=4, dim_y=3, noise=0.3, num_samples=16).problem
+    chosen = choice.choose_method(problem, Budget(None, 10, None))
+    assert chosen.algorithm.name == "block_soba"
+    assert chosen.reasons[0].startswith("The problem has 2 lower problems")
+
+
+class Known(NamedTuple):
+    """A state of which F is x itself."""
+
+    x: Any
+    scales: Any
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """A run that the tests move by hand."""
+    monkeypatch.setattr(guard, "excerpt_objective", lambda problem, x, key: x)
+    state = Known(jnp.asarray(10.0), Scales(*map(jnp.asarray, (1.0, 3.0, 1.0, 1.0, 1.0))))
+    return SimpleNamespace(
+        problem=None, state=state, steps=0, seconds=0.0, key=None, variables=lambda problem, state: state
+    )
+
+
+def move(run, watch, F):
+    """The run comes to a point with this F when the next look is due; whether it goes back."""
+    run.steps, run.state = watch.next_look, run.state._replace(x=jnp.asarray(F))
+    before = watch.retreats
+    watch.look(run)
+    assert float(run.state.x) == (F if watch.retreats == before else watch.best)
+    return watch.retreats > before
+
+
+def test_a_run_goes_back_to_its_best_point_where_f_has_risen_by_half_of_its_fall(run):
+    watch = guard.Guard.of(run)
+    assert watch.steps_left(run) == 16
+    assert not move(run, watch, 4.0)
+    assert not move(run, watch, 6.9)
+    assert run.steps + watch.steps_left(run) == 64
+    assert run.seconds > 0
+    assert move(run, watch, 7.1)
+    assert watch.steps_left(run) == 16
+    assert (float(run.state.scales.step), float(run.state.scales.smoothness)) == (0.25, 6.0)
+    assert move(run, watch, np.inf)
+    assert move(run, watch, np.nan)
+    assert (float(run.state.scales.step), float(run.state.scales.smoothness)) == (0.25**3, 24.0)
+    assert [note[:34] for note in watch.notes] == [
+        "After 64 steps F rose to 7.1: the ",
+        "After 80 steps F was no longer fin",
+        "After 96 steps F was no longer fin",
+    ]
+    assert not move(run, watch, 3.0)  # a better point is the best one from then on
+    assert watch.best == 3.0
+
+
+def test_a_rise_that_may_be_noise_is_let_pass(run):
+    watch = guard.Guard.of(run)
+    assert not move(run, watch, 9.9)
+    assert not move(run, watch, 10.39)  # by 5 % of |F(x_0)|
+    assert move(run, watch, 10.41)
+
+
+def test_a_run_that_was_turned_back_twenty_times_is_not_turned_back_again(run):
+    watch = guard.Guard.of(run)
+    assert all(watch.retreat(run, "so") for _ in range(20))
+    left = run.state
+    assert not watch.retreat(run, "so")
+    assert run.state is left
+
+
+def test_at_the_end_a_run_goes_back_too_and_else_nothing_changes_for_one_that_resumes_it(run):
+    watch = guard.Guard.of(run)
+    move(run, watch, 4.0)
+    best, good, at = watch.best, watch.good, watch.next_look
+    run.state = run.state._replace(x=jnp.asarray(3.0))
+    watch.finish(run)
+    assert (watch.best, watch.next_look, float(run.state.x)) == (best, at, 3.0)
+    assert watch.good is good
+    run.state = run.state._replace(x=jnp.asarray(9.0))
+    watch.finish(run)
+    assert float(run.state.x) == 4.0
+    assert watch.retreats == 1
+
+
+def test_a_run_is_guarded_where_its_rates_were_found_f_can_be_told_and_a_copy_fits(run, monkeypatch):
+    run.steps = 30
+    assert guard.Guard.of(run).next_look == 60
+    known = run.state
+    for wrong in (known._replace(x=jnp.asarray(np.nan)), known._replace(scales=())):
+        run.state = wrong
+        assert guard.Guard.of(run) is None
+    run.state = known
+    monkeypatch.setattr("bilevax.device.available_bytes", lambda: 8)
+    assert guard.Guard.of(run) is None
