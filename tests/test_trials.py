@@ -120,3 +120,9 @@ def test_where_every_setting_leaves_the_finite_numbers_that_is_told(quadratic):
     giant = lambda **rates: bx.soba(**({"upper_step": RateRule(1e200, "step")} | rates))
     with pytest.raises(RuntimeError, match="every setting of soba diverged"):
         bx.tune(quadratic.problem, giant, seconds=0.01, tries=4)
+
+
+def test_a_share_that_is_found_and_multiplied_stays_one_at_most():
+    found = trials.Multipliers(1.0, 1.0, 4.0).apply(Scales(0.1, 7.0, 1.0, 1.0))
+    assert float(rate_at(float, found, 1, RateRule(0.5, "1"))) == 1
+    assert float(rate_at(float, found, 1, RateRule(0.2, "1"))) == pytest.approx(0.8)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Key
 
 import bilevax as bx
 from bilevax import arguments, draw
-from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble, count
+from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble, count_cost
 from bilevax.algorithms.registry.tuning import STEPS, constant_steps
 from bilevax.algorithms.start import FirstBatch, all_tasks, first_batch_of, first_points
 from bilevax.schedule import Rates, as_rates
@@ -61,8 +61,8 @@ class Alternating(Method):
 
         y, h, z = jax.vmap(of_task)(tasks, *state.own, xi, zeta)
         x_after, own = move(z.mean(0)), Own(y, h)  # line 3
-        cost = count(problem.upper_data, tasks, self.batch_size, gradients=1)
-        cost += count(problem.lower_data, tasks, self.batch_size, gradients=2, products=2)
+        cost = count_cost(problem.upper_data, tasks, self.batch_size, gradients=1)
+        cost += count_cost(problem.lower_data, tasks, self.batch_size, gradients=2, products=2)
         return Change(move=x_after, own=own, cost=cost, watch=(own, x_after.optimizer))
 
 

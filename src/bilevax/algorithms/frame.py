@@ -129,7 +129,7 @@ def rate_at(dtype: Any, scales: Any, t: Any, rate: Any) -> Array:
         value = rate.factor * unit * scales.share**rate.share_power * scales.condition**rate.condition_power
         if rate.exponent:
             value = value * (rate.offset / (rate.offset + jnp.asarray(t, dtype))) ** rate.exponent
-        return jnp.asarray(value, dtype)
+        return jnp.asarray(jnp.minimum(value, 1) if rate.unit == "1" else value, dtype)  # shares are at most one
     return jnp.asarray(rate(t) if callable(rate) else rate, dtype)
 
 

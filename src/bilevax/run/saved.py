@@ -24,16 +24,17 @@ class SavedState(NamedTuple):
 
 
 def _plain(tree: PyTree, arrays: dict[str, Any], name: str) -> Any:
-    """The structure of a tree of dictionaries, lists and tuples as JSON; its leaves join the arrays."""
+    """The structure of a tree of dictionaries, lists and tuples as JSON; its leaves join the arrays by a number."""
     if tree is None:
         return None
     if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        return {"dict": {key: _plain(part, arrays, f"{name}.{key}") for key, part in tree.items()}}
+        return {"dict": {key: _plain(part, arrays, name) for key, part in tree.items()}}
     if type(tree) in (list, tuple):
-        return {type(tree).__name__: [_plain(part, arrays, f"{name}.{k}") for k, part in enumerate(tree)]}
+        return {type(tree).__name__: [_plain(part, arrays, name) for part in tree]}
     if hasattr(tree, "dtype"):
-        arrays[name] = np.asarray(tree)
-        return name
+        number = f"{name}.{len(arrays)}"
+        arrays[number] = np.asarray(tree)
+        return number
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     named = {jax.tree_util.keystr(path): leaf for path, leaf in leaves if hasattr(leaf, "dtype")}
     return _plain(named, arrays, name)
@@ -56,7 +57,7 @@ def write(
     structures = {name: _plain(tree, arrays, name) for name, tree in trees.items()}
     for name, state in states.items():
         for k, leaf in enumerate(jax.tree.leaves(state)):
-            arrays[f"{name}.{k:04d}"] = np.asarray(leaf)
+            arrays[f"{name}.{k:08d}"] = np.asarray(leaf)
     page = json.dumps({"bilevax result": FORMAT, "fields": fields, "trees": structures, "states": list(states)})
     content = io.BytesIO()
     arrays[PAGE] = np.frombuffer(page.encode(), np.uint8)
