@@ -183,7 +183,7 @@ def all_caught_up(problem, method, state):
 
 def look(problem, state, mixing, *drawn):
     """What a sample tells the five estimates."""
-    return family.look(problem, dense, mixing, state.x, state.own.x_before, *drawn)
+    return family.innovate(problem, dense, mixing, state.x, state.own.x_before, *drawn)
 
 
 def weighted_outcomes(m, size, p):

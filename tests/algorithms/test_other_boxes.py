@@ -287,8 +287,8 @@ def test_what_is_kept_at_the_start_is_counted():
 def test_a_neumann_step_of_any_type_leaves_float32_as_it_is(x64):
     with jax.enable_x64(x64):
         problem = Model(2).problem(np.float32)
-        for name in ("ttsa", "mrbo"):
-            algorithm = getattr(bx, name)(neumann_step=np.float64(0.3), neumann_terms=3, **CHEAP, **FIXED)
+        for name, own in (("ttsa", {}), ("mrbo", {"mixing": 0.1})):
+            algorithm = getattr(bx, name)(neumann_step=np.float64(0.3), neumann_terms=3, **own, **CHEAP, **FIXED)
             state = jax.jit(algorithm.init)(problem, jax.random.key(0))
             after, info = jax.jit(algorithm.step)(problem, state, jax.random.key(1))
             assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, state)

@@ -214,7 +214,7 @@ def test_the_factors_are_the_second_derivatives(loss):
 
 def test_float32_follows_float64():
     """Thousands of steps in float32 with many restarts of ρ end where float64 does."""
-    make = lambda: bx.svrb(**{**settings_of_one(), "mixing": 0.05, "upper_step": 1.0})
+    make = lambda: bx.svrb(**ALL_SAMPLES, **{**settings_of_one(), "mixing": 0.05, "upper_step": 1.0})
     wide = library_run(problem_of(1), make(), 3000)[0][-1]
     with jax.enable_x64(False):
         narrow = library_run(problem_of(1), make(), 3000)[0][-1]
@@ -318,7 +318,7 @@ def test_an_upper_loss_that_looks_at_x_moves_x_by_its_gradient_too():
     plain = problem_of(1)
     loss = lambda x, y, task, batch: plain.upper(x, y, task, batch) + 0.05 * jnp.sum((x - 1) ** 2)
     problem = plain.replace(upper=loss, structure=replace(plain.structure, upper_uses_x=True))
-    make = lambda curvature: bx.svrb(curvature=curvature, **{**settings_of_one(), "upper_step": 0.3})
+    make = lambda curvature: bx.svrb(curvature=curvature, **ALL_SAMPLES, **{**settings_of_one(), "upper_step": 0.3})
     assert_same(*(library_run(problem, make(curvature), 60) for curvature in (linear_model, dense)))
 
 
@@ -425,7 +425,8 @@ def test_a_run_goes_on_when_the_upper_gradient_has_vanished(m):
             train_features=A, train_labels=np.ones(30), trusted_features=9 * A, trusted_labels=np.ones(30),
             loss="squared_hinge", temperatures=np.ones(m), ridge=1e-3,
         )  # fmt: skip
-        algorithm = bx.rsvrb(mixing=0.3, batch_size=8, lower_step=0.01, initialization="cheap", initial_batch_size=2)
+        rates = {"upper_step": 1e6, "lower_step": 0.01, "mixing": 0.3}  # a step as it would be found
+        algorithm = bx.rsvrb(batch_size=8, initialization="cheap", initial_batch_size=2, **rates)
         result = bx.solve(problem, algorithm, steps=1500, metrics=None)
     assert result.status == "done"
     assert np.isfinite(result.x).all()
@@ -442,6 +443,7 @@ def test_a_grid_of_steps_and_seeds_is_one_program(m):
         return algorithm.variables(problem, jax.lax.fori_loop(1, 40, body, algorithm.init(problem, key))).x
 
     steps, seeds = jnp.array([0.5, 0.5, 1.0, 1.0]), jnp.array([0, 1, 0, 1])
-    grid = jax.jit(jax.vmap(last))(steps, seeds)
-    np.testing.assert_allclose(grid[2], jax.jit(last)(steps[2], seeds[2]), rtol=1e-9, atol=1e-11)
+    alone = jax.jit(last)
+    grid = jax.jit(jax.vmap(alone))(steps, seeds)
+    np.testing.assert_allclose(grid[2], alone(steps[2], seeds[2]), rtol=1e-9, atol=1e-11)
     assert not np.array_equal(grid[0], grid[2])
