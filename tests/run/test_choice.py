@@ -200,11 +200,13 @@ def test_a_run_goes_back_to_its_best_point_where_f_has_risen_by_half_of_its_fall
     assert watch.best == 3.0
 
 
-def test_a_rise_that_may_be_noise_is_let_pass(run):
+@pytest.mark.parametrize(("steps", "rise"), [(16, 0.5), (160, 0.05)])
+def test_a_start_that_swings_is_let_pass_but_ever_less_of_it(run, steps, rise):
     watch = guard.Guard.of(run)
-    assert not move(run, watch, 9.9)
-    assert not move(run, watch, 10.39)  # by 5 % of |F(x_0)|
-    assert move(run, watch, 10.41)
+    watch.next_look = steps
+    assert not move(run, watch, 10 + 0.98 * rise)  # 5 % of |F(x_0)| after 16 steps
+    watch.next_look = steps
+    assert move(run, watch, 10 + 1.02 * rise)
 
 
 def test_a_run_that_was_turned_back_twenty_times_is_not_turned_back_again(run):

@@ -20,7 +20,7 @@ from bilevax.schedule import Scales
 
 FIRST_LOOK, MOST_RETREATS = 16, 20
 UPPER_SHRINK, LOWER_SHRINK = 0.25, 0.5
-TOLERANCE = 0.05  # of |F(x_0)|: a rise by less is taken for noise
+TOLERANCE = 0.05  # of |F(x_0)|: at the first look a rise by less is taken for a start that swings; later less and less
 
 
 class GuardedRun(Protocol):
@@ -68,7 +68,7 @@ class Guard:
         F = _look(run)
         run.seconds += time.perf_counter() - begun
         self.next_look = max(2 * self.next_look, run.steps + 1)
-        least_rise = TOLERANCE * abs(self.start)
+        least_rise = TOLERANCE * abs(self.start) * FIRST_LOOK / max(run.steps, FIRST_LOOK)
         if self.best > F:
             self.best, self.good = F, _copy(run.state)
         elif math.isnan(F) or self.best + max(0.5 * (self.start - self.best), least_rise) < F:
