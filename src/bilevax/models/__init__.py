@@ -2,6 +2,13 @@
 
 from bilevax.models.auc import MultiTaskAUCClassifier
 from bilevax.models.average_precision import AveragePrecisionClassifier
+from bilevax.models.penalty import PenaltyLogistic, PenaltyRidge
 from bilevax.models.trusted import TrustedReweighter
 
-__all__ = ["AveragePrecisionClassifier", "MultiTaskAUCClassifier", "TrustedReweighter"]
+__all__ = [
+    "AveragePrecisionClassifier",
+    "MultiTaskAUCClassifier",
+    "PenaltyLogistic",
+    "PenaltyRidge",
+    "TrustedReweighter",
+]
