@@ -9,7 +9,7 @@ from sklearn.model_selection import PredefinedSplit
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import bilevax as bx
-from bilevax.models import PenaltyLogistic, PenaltyRidge, folds
+from bilevax.models import PenaltyLogistic, PenaltyRidge, fold_problem
 from bilevax.models.penalty_search import LOGISTIC_GRID, RIDGE_GRID
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -121,14 +121,14 @@ def test_the_objective_is_the_loss_of_the_folds_as_scikit_learn_has_it(kind):
     X, y = rows(50, 3, width=5)
     X, fold, place = X + 0.3, np.arange(50) % 3, np.array([0, 1, 1, 2, 0])
     changes = {"common": jnp.array([0.4]), "changes": jnp.zeros(16).at[:3].set(jnp.array([0.5, -1.0, 2.0]))}
-    penalties = np.asarray(folds.penalties_at(changes, 4.0, folds.FLOOR * 50, jnp.asarray(place)))
+    penalties = np.asarray(fold_problem.penalties_at(changes, 4.0, fold_problem.FLOOR * 50, jnp.asarray(place)))
     assert len(np.unique(penalties.round(6))) == 3
     if kind == "ridge":
-        problem = folds.quadratic_problem(X, y, fold, place, 4.0)
+        problem = fold_problem.quadratic_problem(X, y, fold, place, 4.0)
         unit = float(problem.tasks["noise"][0])
     else:
         y, unit = (y > 0).astype(int), 1.0
-        problem = folds.logistic_problem(X, y[:, None].astype(float), fold, place, 4.0)
+        problem = fold_problem.logistic_problem(X, y[:, None].astype(float), fold, place, 4.0)
     shrinking = 0.5 * float(jnp.sum(jnp.log1p(changes["changes"] ** 2)))  # with a strength of one
     ours = (float(bx.exact_objective(problem, changes)) - shrinking) * unit
     np.testing.assert_allclose(ours, folds_loss(kind, X, y, fold, penalties), rtol=1e-4)
@@ -140,13 +140,13 @@ def test_the_search_ends_where_the_gradient_of_the_folds_loss_vanishes():
     Z = (X - model.mean_) / model.scale_
     problem = model._problem(Z, y, drawn_folds(model, y)[0], np.arange(8))
     problem = problem.replace(tasks={**problem.tasks, "shrinkage": jnp.full_like(problem.tasks["rows"], 1 / 60)})
-    result = bx.solve(problem, folds.METHOD, steps=100, metrics=None, progress=False)
+    result = bx.solve(problem, fold_problem.METHOD, steps=100, metrics=None, progress=False)
     first, last = (
         np.concatenate(jax.tree.leaves(jax.tree.map(np.ravel, bx.exact_gradient(problem, x))))
         for x in (problem.unravel_x(problem.x0), result.x)
     )
     assert np.abs(last).max() < 1e-3 * np.abs(first).max()
-    found = folds.penalties_at(result.x, *(problem.tasks[name][0] for name in ("centre", "floor", "place")))
+    found = fold_problem.penalties_at(result.x, *(problem.tasks[name][0] for name in ("centre", "floor", "place")))
     np.testing.assert_allclose(model.penalties_, found[:8], rtol=1e-6)
 
 

@@ -9,7 +9,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.validation import check_is_fitted
 
-from bilevax.models import folds
+from bilevax.models import fold_problem
 from bilevax.models.base import check_labels, random_numbers
 from bilevax.models.penalty_search import LOGISTIC_GRID, PenaltySearch
 from bilevax.problem import Problem
@@ -45,13 +45,13 @@ class PenaltyRidge(RegressorMixin, PenaltySearch):
         """Learn penalties and coefficients from rows X and targets y."""
         self._check()
         random = random_numbers(self.random_state)
-        X, y = folds.read_dense(self, X, y, y_numeric=True, ensure_min_samples=2)
+        X, y = fold_problem.read_dense(self, X, y, y_numeric=True, ensure_min_samples=2)
         self._learn(X, np.asarray(y, float), random)
         return self
 
     def _problem(self, Z: np.ndarray, y: np.ndarray, fold: np.ndarray, place: np.ndarray) -> Problem:
         inside = fold >= 0
-        return folds.quadratic_problem(Z[inside], y[inside], fold[inside], place, self.common_penalty_)
+        return fold_problem.quadratic_problem(Z[inside], y[inside], fold[inside], place, self.common_penalty_)
 
     def _refit(self, Z: np.ndarray, y: np.ndarray, penalties: np.ndarray) -> tuple[np.ndarray, Any]:
         middle, level = Z.mean(0), y.mean()
@@ -65,7 +65,7 @@ class PenaltyRidge(RegressorMixin, PenaltySearch):
     def predict(self, X: Any) -> Float[np.ndarray, " n"]:
         """aᵀy + shift of each row."""
         check_is_fitted(self)
-        return folds.read_dense(self, X, reset=False) @ self.coef_ + self.intercept_
+        return fold_problem.read_dense(self, X, reset=False) @ self.coef_ + self.intercept_
 
 
 class PenaltyLogistic(ClassifierMixin, PenaltySearch):
@@ -98,7 +98,7 @@ class PenaltyLogistic(ClassifierMixin, PenaltySearch):
         """Learn penalties and coefficients from rows X and labels y of two or more classes."""
         self._check()
         random = random_numbers(self.random_state)
-        X, y = folds.read_dense(self, X, y, ensure_min_samples=2)
+        X, y = fold_problem.read_dense(self, X, y, ensure_min_samples=2)
         check_labels(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -109,7 +109,7 @@ class PenaltyLogistic(ClassifierMixin, PenaltySearch):
 
     def _problem(self, Z: np.ndarray, y: np.ndarray, fold: np.ndarray, place: np.ndarray) -> Problem:
         labels = y[:, None] == (np.arange(1, 2) if len(self.classes_) == 2 else np.arange(len(self.classes_)))
-        return folds.logistic_problem(Z, labels.astype(float), fold, place, self.common_penalty_)
+        return fold_problem.logistic_problem(Z, labels.astype(float), fold, place, self.common_penalty_)
 
     def _refit(self, Z: np.ndarray, y: np.ndarray, penalties: np.ndarray) -> tuple[np.ndarray, Any]:
         """½ Σ p_j y_j² is ½ ‖z‖² with z_j = √p_j y_j. Classes that are not there get a probability of about zero."""
@@ -133,7 +133,7 @@ class PenaltyLogistic(ClassifierMixin, PenaltySearch):
     def decision_function(self, X: Any) -> np.ndarray:
         """Log-odds of the second class, or a score for each of several."""
         check_is_fitted(self)
-        scores = folds.read_dense(self, X, reset=False) @ self.coef_.T + self.intercept_
+        scores = fold_problem.read_dense(self, X, reset=False) @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict_proba(self, X: Any) -> Float[np.ndarray, "n c"]:

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from bilevax import arguments
-from bilevax.models import folds
+from bilevax.models import fold_problem
 from bilevax.problem import Problem
 from bilevax.run.solve import solve
 
@@ -57,7 +57,7 @@ class PenaltySearch(BaseEstimator):
     def _learn(self, X: np.ndarray, y: np.ndarray, random: Any) -> None:
         """Common penalty, strength of the shrinkage, penalties, coefficients."""
         place = self._places(X.shape[1])
-        self.mean_, self.scale_ = folds.mean_and_scale(X, self.standardize)
+        self.mean_, self.scale_ = fold_problem.mean_and_scale(X, self.standardize)
         Z = (X - self.mean_) / self.scale_
         fold = self._folds(y, random)
         inner = self._folds(y, random)
@@ -71,7 +71,7 @@ class PenaltySearch(BaseEstimator):
 
     def _folds(self, y: np.ndarray, random: Any) -> np.ndarray:
         """The number of the fold of each row; classes are dealt to all folds alike."""
-        return folds.deal(y if hasattr(self, "classes_") else np.zeros(len(y)), self.cv, random)
+        return fold_problem.deal(y if hasattr(self, "classes_") else np.zeros(len(y)), self.cv, random)
 
     def _search(self, Z: np.ndarray, y: np.ndarray, draws: Sequence[np.ndarray]) -> float:
         """The penalty of the grid that is best for all features alike, by two draws of folds: one may be unlucky."""
@@ -97,9 +97,9 @@ class PenaltySearch(BaseEstimator):
             tasks = problem.tasks
             weight = jnp.full_like(tasks["shrinkage"], strength / max(1, (fold >= 0).sum()))
             problem = problem.replace(tasks={**tasks, "shrinkage": weight})
-            result = solve(problem, folds.METHOD, steps=self.steps, metrics=None, progress=False)
+            result = solve(problem, fold_problem.METHOD, steps=self.steps, metrics=None, progress=False)
             told = tasks["centre"][0], tasks["floor"][0], tasks["place"][0]
-            found.append(np.asarray(folds.penalties_at(result.x, *told), float)[:width])
+            found.append(np.asarray(fold_problem.penalties_at(result.x, *told), float)[:width])
             problem = problem.replace(x0=jnp.concatenate([result.x["changes"], result.x["common"]]))
         return found
 
