@@ -3,6 +3,7 @@
 from bilevax.models.auc import MultiTaskAUCClassifier
 from bilevax.models.average_precision import AveragePrecisionClassifier
 from bilevax.models.penalty import PenaltyLogistic, PenaltyRidge
+from bilevax.models.prior import SharedPrior
 from bilevax.models.trusted import TrustedReweighter
 
 __all__ = [
@@ -10,5 +11,6 @@ __all__ = [
     "MultiTaskAUCClassifier",
     "PenaltyLogistic",
     "PenaltyRidge",
+    "SharedPrior",
     "TrustedReweighter",
 ]
