@@ -887,11 +887,11 @@ def models():
     }
     own = {
         made.AveragePrecisionClassifier: {
-            "C": positive,
+            "C": optional(positive),
             "surrogate": choice("sigmoid", "squared_hinge"),
             "width": optional(positive),
         },
-        made.MultiTaskAUCClassifier: {"tasks_per_step": optional(count()), "ridge": not_negative},
+        made.MultiTaskAUCClassifier: {"tasks_per_step": optional(count()), "ridge": optional(not_negative)},
         made.TrustedReweighter: {
             "ridge": strictly_positive,
             "upper_step": positive,

@@ -139,10 +139,41 @@ def run(problem: Problem, algorithm: Algorithm, **options: Any) -> Result:
     return result
 
 
-def log_odds(scores: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
-    """Slope and shift that turn scores into log-odds."""
-    regression = LogisticRegression(C=np.inf).fit(scores[:, None], positive)
-    return float(regression.coef_[0, 0]), float(regression.intercept_[0])
+def read_weights(given: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of the rows that have some, one in the mean, and which those are; refuse what are none."""
+    n = X.shape[0]
+    if given is None:
+        return np.ones(n), np.ones(n, bool)
+    weights = arguments.floats("sample_weight", given, "a number >= 0 for each row")
+    if weights.shape == ():
+        weights = np.full(n, float(weights))
+    if weights.shape != (n,):
+        raise ValueError(f"sample_weight must be a number for each of {n} rows; got shape {weights.shape}.")
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
+        raise ValueError("sample_weight must be finite numbers >= 0, and not all of them zero.")
+    kept = weights > 0
+    return weights[kept] / weights[kept].mean(), kept
+
+
+def find_positive(given: Any, classes: np.ndarray, second: np.ndarray, weights: np.ndarray) -> Any:
+    """The class that is to be ranked first: the given one, else the rarer one, else the second."""
+    if given is None:
+        return classes[1] if 2 * weights[second].sum() <= weights.sum() else classes[0]
+    for label in classes:
+        if np.ndim(given) == 0 and label == given:
+            return label
+    raise ValueError(f"positive must be one of the classes, {classes[0]!r} or {classes[1]!r}; got {given!r}.")
+
+
+def log_odds(scores: np.ndarray, positive: np.ndarray, weights: np.ndarray | None = None) -> tuple[float, float]:
+    """Slope and shift that turn scores into log-odds; the slope is above zero, so that the ranking stays."""
+    size = float(np.std(scores)) or 1.0
+    regression = LogisticRegression(C=np.inf).fit(scores[:, None] / size, positive, sample_weight=weights)
+    slope, shift = float(regression.coef_[0, 0]), float(regression.intercept_[0])
+    if slope <= 0:  # worse than by chance: say no more than how frequent the class is
+        share = float(np.average(positive, weights=weights))
+        slope, shift = 1e-3, float(np.log(share / (1 - share))) - 1e-3 * float(np.mean(scores)) / size
+    return slope / size, shift
 
 
 def probabilities(odds: np.ndarray) -> np.ndarray:

@@ -7,10 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Key
+from scipy.linalg import block_diag
 
-Layers = list[dict[str, Array]]
+Layers = list[dict[str, Any]]
 
 
 def representation(layers: Layers, rows: Any) -> Any:
@@ -25,6 +27,34 @@ def scores(layers: Layers, rows: Any) -> Float[Array, " n"]:
     """W_L tanh(... tanh(W_1 a + b_1) ...) + b_L of each row a: a linear model where there is one layer."""
     rows = representation(layers[:-1], rows)
     return (rows @ layers[-1]["weights"])[:, 0] + layers[-1]["shift"][0]
+
+
+def score_columns(layers: Any, rows: Any) -> np.ndarray:
+    """All outputs by NumPy in float64, for any number of rows without compilation; rows may be scipy.sparse."""
+    for layer in layers[:-1]:
+        rows = np.tanh(rows @ np.asarray(layer["weights"], float) + np.asarray(layer["shift"], float))
+    return np.asarray(rows @ np.asarray(layers[-1]["weights"], float)) + np.asarray(layers[-1]["shift"], float)
+
+
+def score_rows(layers: Any, rows: Any) -> np.ndarray:
+    """The scores of a network with one output, as `score_columns` has them."""
+    return score_columns(layers, rows)[:, 0]
+
+
+def join(networks: Sequence[Any], scale: float) -> Any:
+    """One network whose score is `scale` times the sum of the scores of several: their units stand side by side."""
+    joined = []
+    depth = len(networks[0])
+    for k in range(depth):
+        weights = [np.asarray(own[k]["weights"], float) for own in networks]
+        shifts = [np.asarray(own[k]["shift"], float) for own in networks]
+        if k == depth - 1:
+            together = np.concatenate(weights) if depth > 1 else sum(weights)
+            joined.append({"weights": scale * together, "shift": scale * sum(shifts)})
+        else:
+            beside = np.concatenate(weights, axis=1) if k == 0 else block_diag(*weights)
+            joined.append({"weights": beside, "shift": np.concatenate(shifts)})
+    return joined
 
 
 def random_layers(key: Key[Array, ""], sizes: Sequence[int], dtype: Any) -> Layers:
