@@ -194,3 +194,11 @@ def test_single_precision_finds_the_same_penalties():
     with jax.enable_x64(False):
         single = PenaltyRidge(shrinkage=1.0, random_state=0).fit(X.astype(np.float32), y.astype(np.float32))
     np.testing.assert_allclose(single.coef_, double.coef_, atol=2e-3)
+
+
+def test_the_benchmark_runs_in_its_short_mode(capsys):
+    from benchmarks import penalties
+
+    figures = penalties.main(["--short"])
+    assert figures["penalty_mean_gain"] > 0  # of columns in groups, of which two tell nothing
+    assert "\npenalty_worst=" in capsys.readouterr().out

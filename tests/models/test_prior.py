@@ -183,3 +183,11 @@ def test_single_precision_finds_the_same_models():
     with jax.enable_x64(False):
         single = SharedPrior(random_state=0).fit(X.astype(np.float32), y.astype(np.float32), groups)
     np.testing.assert_allclose(single.predict(X, groups), double.predict(X, groups), atol=0.05)
+
+
+def test_the_benchmark_runs_in_its_short_mode(capsys):
+    from benchmarks import priors
+
+    figures = priors.main(["--short", "--half", "develop"])
+    assert figures["prior_mean_gain"] > -0.05
+    assert "\nprior_worst=" in capsys.readouterr().out
