@@ -33,5 +33,11 @@ def test_tables_have_the_shares_that_they_name_and_halves_that_share_none():
         np.testing.assert_allclose([y.mean(), labels.mean()], table.share, atol=0.01)
 
 
+def test_a_short_run_on_tasks_gives_an_area_for_every_way():
+    found = ranking_tasks.measure("alike", seeds=1, short=True)
+    assert set(found) == {"logistic", "boosting", "shared"}
+    assert found["shared"][0] > 0.6
+
+
 def test_the_tasks_are_halved_too():
     assert set(ranking_tasks.HALVES["develop"]) & set(ranking_tasks.HALVES["judge"]) == set()
