@@ -402,3 +402,28 @@ def test_a_lower_problem_that_is_where_it_belongs_takes_one_newton_step():
     after, products = follow.approach(problem, problem.x0, y + 1e-6, near, 0)
     np.testing.assert_allclose(after, y, atol=1e-9)
     assert int(products) <= 3
+
+
+@pytest.mark.filterwarnings("ignore::bilevax.run.watch.AssumptionWarning")  # rounding, where x has gone far
+@pytest.mark.parametrize("seed", [0, 3])
+def test_f_is_believed_only_where_y_is_found_also_where_x_goes_far_in_single_precision(seed):
+    """Scales of columns in a logarithm: x of 20 and more leaves the lower problems badly conditioned."""
+    rng = np.random.default_rng(seed)
+    truth = rng.normal(size=(12, 2)) * (rng.random((12, 1)) < 0.3)
+    A = rng.normal(size=(120, 12)).astype(np.float32)
+    b = np.sign(A @ truth + rng.normal(size=(120, 2))).astype(np.float32)
+
+    def loss(x, y, i, batch):
+        margin = batch["b"][:, i] * (batch["A"] @ (jnp.exp(x) * y))
+        return jnp.mean(jax.nn.relu(1 - margin) ** 2)
+
+    zeros = jnp.zeros(12, jnp.float32)
+    problem = bx.Problem(
+        upper=loss, lower=lambda x, y, i, batch: loss(x, y, i, batch) + jnp.float32(0.05) * jnp.sum(y**2), x0=zeros,
+        y0=zeros, tasks=2, strong_convexity=0.1, y0_per_task=False, lower_data=bx.shared({"A": A[:60], "b": b[:60]}),
+        upper_data=bx.shared({"A": A[60:], "b": b[60:]}),
+    )  # fmt: skip
+    result = bx.solve(problem, bx.implicit(), steps=2000, metrics=None, progress=False)
+    exact = float(bx.exact.evaluation.objective(problem, result.x))
+    assert exact == pytest.approx(float(result.state.own.best.objective), rel=1e-3)
+    assert exact < 0.9 * float(bx.exact.evaluation.objective(problem, problem.x0))

@@ -209,6 +209,41 @@ def test_a_start_that_swings_is_let_pass_but_ever_less_of_it(run, steps, rise):
     assert move(run, watch, 10 + 1.02 * rise)
 
 
+def test_steps_on_x_grow_while_f_falls_steadily_and_are_as_found_where_it_does_not(run):
+    watch = guard.Guard.of(run)
+    step = lambda: float(run.state.scales.step)
+    assert not move(run, watch, 9.9)
+    assert not move(run, watch, 9.8)
+    assert step() == 1.0  # any F falls in a straight line at first
+    watch.next_look = 256
+    assert not move(run, watch, 9.0)
+    assert step() == 4.0
+    assert not move(run, watch, 8.1)  # 0.9 of 1.9: as steady as before
+    assert step() == 4.0 * 4.0
+    assert not move(run, watch, 8.0)  # still at its best, but no longer steady
+    assert step() == 16.0
+    assert not move(run, watch, 8.05)
+    assert step() == 4.0
+    assert move(run, watch, 9.9)  # back to the best point, where it was 16, with a step that was good for long
+    assert (step(), float(run.state.scales.smoothness), float(run.state.x)) == (4.0, 3.0, 8.0)
+    assert "with a step on x 4 times as long as found." in watch.notes[0]
+    assert not move(run, watch, 4.0)
+    assert step() == 4.0  # what went too far once does not grow again
+    assert not move(run, watch, 4.1)
+    assert not move(run, watch, 4.1)
+    assert step() == 1.0  # not below what was found
+    watch.finish(run)
+    assert (step(), watch.growth) == (1.0, 1.0)
+
+
+def test_the_end_of_a_run_does_not_change_its_steps(run):
+    watch = guard.Guard.of(run)
+    watch.next_look = 256
+    run.steps, run.state = 300, run.state._replace(x=jnp.asarray(5.0))
+    watch.finish(run)
+    assert (float(run.state.scales.step), watch.growth, watch.best) == (1.0, 1.0, 10.0)
+
+
 def test_a_run_that_was_turned_back_twenty_times_is_not_turned_back_again(run):
     watch = guard.Guard.of(run)
     assert all(watch.retreat(run, "so") for _ in range(20))

@@ -86,13 +86,14 @@ class Own(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Means over the tasks looked at: F, ∇F, ‖∇F_i‖², how long the parts of ∇F_i are, and products with H_i."""
+    """Means over the tasks looked at: F, ∇F, ‖∇F_i‖², length of its parts, products with H_i, and doubt of F."""
 
     objective: Float[Array, ""]
     gradient: Float[Array, " d"]
     square: Float[Array, ""]
     size: Float[Array, ""]
     products: Float[Array, ""]
+    doubt: Float[Array, ""]
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +163,8 @@ class Implicit(Method):
                 samples = samples_of(problem, own.stage, size, own.order[k])
                 term, y, h = follow(problem, x, task, own.order[k], *samples, share=own.share)
                 square = term.gradient @ term.gradient
-                return Means(term.objective, term.gradient, square, term.size, term.products), task._replace(y=y, h=h)
+                means = Means(term.objective, term.gradient, square, term.size, term.products, term.doubt)
+                return means, task._replace(y=y, h=h)
 
             return chunks.mean_of_first(of_task, own.tasks, own.chunks, self.chunk(problem))
 
@@ -218,13 +220,14 @@ class Implicit(Method):
         is_first = jnp.isinf(descent.objective)
         is_finite = jnp.isfinite(seen.objective) & jnp.isfinite(seen.gradient @ seen.gradient)
         rounding = 10 * eps * jnp.abs(seen.objective)
-        is_good = is_finite & falls_enough(descent, seen.objective, rounding)
-        can_tell = is_finite & ~is_first & ~own.stage.is_probe
+        is_told = is_finite & (is_first | ~(seen.doubt > 0))
+        is_good = is_told & falls_enough(descent, seen.objective, rounding)
+        can_tell = is_told & ~is_first & ~own.stage.is_probe
         bends = own.bends | (can_tell & is_above(descent, state.x, seen.objective, seen.gradient, rounding))
         own = own._replace(bends=bends)
         fall = FIRST_FALL * jnp.where(own.best.descents == 2, SHORTER, 1.0).astype(problem.dtype)
         taken = accept(descent, state.x, seen.objective, seen.gradient, fall, rounding)
-        refused = reject(descent, state.x, seen.objective, is_finite)
+        refused = reject(descent, state.x, seen.objective, is_told)
         after = jax.tree.map(
             lambda new, old: jnp.where(is_good, new, old), known._replace(descent=taken, bends=bends),
             own._replace(descent=refused, is_stale=known.is_stale),

@@ -23,7 +23,8 @@ from bilevax.problem import Problem, X, Y
 
 NEWTON_STEPS, HALVINGS, PRODUCTS = 30, 20, 300  # at most, at one x
 NEWTON_SHARE, INVERSE_SHARE = 1e-2, 1e-3  # what conjugate gradients may leave of ∇y g, and of ∇y f at most
-NEAR = 1e-2  # a Newton step that is shorter, relative to y, is the last one
+LACK = 0.05  # of f that y may lack, in the mean over the tasks, for F to be believed
+NEAR = 1e-2  # a Newton step that is shorter, relative to y, is the last one; both in units of H_i's diagonal
 
 
 class LowerPoint(NamedTuple):
@@ -35,12 +36,17 @@ class LowerPoint(NamedTuple):
 
 
 class Term(NamedTuple):
-    """What a task adds to F and to ∇F, how long the two parts of the latter are, and the products with H_i it took."""
+    """What a task adds to F and to ∇F, how long the two parts of the latter are, and the products with H_i it took.
+
+    `doubt` is |h_iᵀ∇y g_i| − |f_i|/20: above zero in the mean over the tasks, what y_i still lacks is so much that F is
+    not to be believed.
+    """
 
     objective: Float[Array, ""]
     gradient: X
     size: Float[Array, ""]
     products: Float[Array, ""]
+    doubt: Float[Array, ""]
 
 
 def conjugate_gradients(product: Callable[[Y], Y], near: Array, v: Y, start: Y, share: Any) -> tuple[Y, Int[Array, ""]]:
@@ -83,7 +89,11 @@ def approach(problem: Problem, x: X, y: Y, near: Array, i: Any, indices: Indices
     """y_i after one Newton step, or after several until one is short; and the products that it took.
 
     A step is halved where g_i rises at its end: where its slope there is more than half of what it was, upwards.
+    How long a step is, is measured in each variable by the spread that `near` gives it: where columns of data are of
+    very different sizes, the smallest variables may matter most.
     """
+    spread = jnp.maximum(jnp.diagonal(near) if near.ndim == 2 else near, jnp.finfo(y.dtype).tiny)
+    square = lambda v: v @ (v / spread)
 
     def one_step(carry: Any) -> Any:
         y, _, products, steps = carry
@@ -95,7 +105,7 @@ def approach(problem: Problem, x: X, y: Y, near: Array, i: Any, indices: Indices
         halve = lambda tried: (0.5 * tried[0], along(0.5 * tried[0]), tried[2] + 1)
         before = jnp.full((), 2, y.dtype), jnp.full((), jnp.inf, y.dtype), jnp.int32(-1)  # the first half is all of it
         t, _, halvings = jax.lax.while_loop(rises, halve, before)
-        is_far = (jnp.linalg.norm(step) > NEAR * jnp.linalg.norm(y + t * step)) | (halvings > 0)
+        is_far = (square(step) > NEAR**2 * square(y + t * step)) | (halvings > 0)
         return y + t * step, is_far & (halvings < HALVINGS), products + k, steps + 1
 
     first = (y, jnp.asarray(True), jnp.int32(0), jnp.int32(0))
@@ -128,6 +138,7 @@ def follow(
         products += more
     else:
         h = structure.apply_inverse(problem.strong_convexity, f_y)
-    objective, correction = problem.upper_loss(x, y, i, xi) - h @ g_y, second(h)[0]
+    f, lack, correction = problem.upper_loss(x, y, i, xi), h @ g_y, second(h)[0]
     size = jnp.linalg.norm(f_x) + jnp.linalg.norm(correction)
-    return Term(objective, f_x - correction, size, products.astype(x.dtype)), y, h
+    doubt = jnp.abs(lack) - LACK * jnp.abs(f)
+    return Term(f - lack, f_x - correction, size, products.astype(x.dtype), doubt), y, h

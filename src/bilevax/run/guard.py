@@ -1,8 +1,14 @@
-"""A run whose rates were found, kept from running away: it goes back, with smaller steps, instead of diverging.
+"""A run whose rates were found, steered by F: longer steps where it falls steadily, smaller ones where it rises.
 
 F of some tasks on some of their samples (`bilevax.scales.excerpt_objective`) is looked at after 16, 32, 64, ... steps
-and at the end. Where it has risen by half of what it had fallen, or a step left the finite numbers, the run goes back
-to the best point so far, with a step on x that is four times smaller and one on y that is twice smaller.
+and at the end.
+
+- Where it has risen by half of what it had fallen, or a step left the finite numbers, the run goes back to the best
+  point so far, with a step on x that is four times smaller and one on y that is twice smaller.
+- Where it falls steadily (nearly half of all of its fall came since the last look, in half of the steps), and 256
+  steps were taken, the step on x is four times as long from then on: it was found at x_0, along one direction, and for
+  few tasks a step it may be far too careful. Where F then is no longer at its best, the step is shortened again, down
+  to what was found. Where F rises as above, the run goes back with a step that was good for long, and grows no more.
 """
 
 import math
@@ -20,6 +26,7 @@ from bilevax.schedule import Scales
 
 FIRST_LOOK, MOST_RETREATS = 16, 20
 UPPER_SHRINK, LOWER_SHRINK = 0.25, 0.5
+UPPER_GROWTH, STEADY, FIRST_GROWTH = 4.0, 0.45, 256  # of the step on x; of all of F's fall, since the last look; steps
 TOLERANCE = 0.05  # of |F(x_0)|: at the first look a rise by less is taken for a start that swings; later less and less
 
 
@@ -45,6 +52,8 @@ class Guard:
     good: Any
     next_look: int
     retreats: int = 0
+    growth: float = 1.0  # of the step on x, now and in the best state, over what was found
+    good_growth: float = 1.0
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -70,32 +79,44 @@ class Guard:
         self.next_look = max(2 * self.next_look, run.steps + 1)
         least_rise = TOLERANCE * abs(self.start) * FIRST_LOOK / max(run.steps, FIRST_LOOK)
         if self.best > F:
-            self.best, self.good = F, _copy(run.state)
+            is_steady = self.best - F >= STEADY * (self.start - F)
+            self.best, self.good, self.good_growth = F, _copy(run.state), self.growth
+            if is_steady and not self.retreats and run.steps >= FIRST_GROWTH:
+                self.lengthen(run, UPPER_GROWTH)
         elif math.isnan(F) or self.best + max(0.5 * (self.start - self.best), least_rise) < F:
             self.retreat(run, f"F rose to {F:.4g}" if math.isfinite(F) else "F was no longer finite")
+        elif self.growth > 1:
+            self.lengthen(run, 1 / UPPER_GROWTH)
+
+    def lengthen(self, run: GuardedRun, factor: float) -> None:
+        """Steps on x that are so many times longer from here on."""
+        scales = run.state.scales
+        run.state = run.state._replace(scales=scales._replace(step=factor * scales.step))
+        self.growth *= factor
 
     def finish(self, run: GuardedRun) -> None:
         """At the end: back to the best state where F has risen too far since."""
-        best, good, looks = self.best, self.good, self.next_look
-        retreats = self.retreats
+        before, state = dict(vars(self)), run.state
         self.look(run)
-        if self.retreats == retreats:
-            self.best, self.good, self.next_look = best, good, looks
+        if self.retreats == before["retreats"]:
+            vars(self).update(before)
+            run.state = state
 
     def retreat(self, run: GuardedRun, reason: str) -> bool:
         """Back to the best state with smaller steps; whether that was possible."""
         if self.retreats == MOST_RETREATS:
             return False
         self.retreats += 1
-        old = self.good.scales
-        scales = old._replace(step=UPPER_SHRINK * old.step, smoothness=old.smoothness / LOWER_SHRINK)
-        self.good = self.good._replace(scales=scales)
+        had_grown, old = self.growth > 1, self.good.scales
+        kept = max(1.0, self.good_growth / UPPER_GROWTH)
+        upper, lower = (kept / self.good_growth, 1.0) if had_grown else (UPPER_SHRINK, LOWER_SHRINK)
+        self.growth = self.good_growth = kept
+        self.good = self.good._replace(scales=old._replace(step=upper * old.step, smoothness=old.smoothness / lower))
         run.state = _copy(self.good)
         self.next_look = run.steps + FIRST_LOOK
-        self.notes.append(
-            f"After {run.steps} steps {reason}: the run went back to its best point, with a step on x four times and a "
-            "step on y two times smaller."
-        )
+        smaller = "a step on x four times and a step on y two times smaller"
+        steps = f"a step on x {kept:g} times as long as found" if had_grown else smaller
+        self.notes.append(f"After {run.steps} steps {reason}: the run went back to its best point, with {steps}.")
         return True
 
 
