@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from click.testing import CliRunner
 
-import bilevax as bx
 from benchmarks.attack.cases import CLEAR, CRASHED, SILENT, UNCLEAR, Verdict
 from benchmarks.attack.files import warnings_off
 from bilevax.cli import _commands
@@ -119,13 +118,11 @@ def _stand_in(self, X, y, X_trusted=None, y_trusted=None):
     """`TrustedReweighter.fit` without learning: the page is what matters."""
     rng = np.random.default_rng(0)
     self.classes_, self.n_features_in_ = np.unique(y), X.shape[1]
-    models = 1 if len(self.classes_) == 2 else len(self.classes_)
-    self.coef_, self.intercept_ = rng.normal(size=(models, X.shape[1])), np.zeros(models)
     self.weights_ = rng.random(X.shape[0])
     self.suspicion_rank_ = 1 + np.argsort(np.argsort(self.weights_))
-    self.scaler_ = mock.Mock(transform=lambda rows: rows)
-    self.trace_ = bx.Trace([{"samples": k, "objective": 1 / (k + 1)} for k in range(3)], {})
-    self.n_iter_ = self.steps
+    self.suggested_labels_ = self.classes_[rng.integers(len(self.classes_), size=X.shape[0])]
+    self.suggestion_probabilities_ = rng.random(X.shape[0])
+    self.evidence_ = "nothing was learned."
     return self
 
 

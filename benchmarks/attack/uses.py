@@ -893,8 +893,7 @@ def models():
         },
         made.MultiTaskAUCClassifier: {"tasks_per_step": optional(count()), "ridge": optional(not_negative)},
         made.TrustedReweighter: {
-            "ridge": strictly_positive,
-            "upper_step": positive,
+            "verbose": Rule(lambda t, v: EITHER if callable(t) else verbose(t, v)),
             "X_trusted": together(fitting),
             "y_trusted": together(two_classes),
         },

@@ -82,18 +82,17 @@ def _add_clean(bilevax: Any) -> None:
     @bilevax.command()
     @click.argument("table", type=file)
     @click.option("--label", required=True, help="The column of labels.")
-    @click.option("--trusted", type=file, required=True, help="A table of rows whose labels are right.")
+    @click.option("--trusted", type=file, help="A table of rows whose labels are right; a few tens help much.")
     @click.option("--out", type=folder, required=True, help="Where table, model and page are written.")
-    @click.option("--steps", type=click.IntRange(min=1), default=1500, show_default=True)
     @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-    def clean(table: Path, label: str, trusted: Path, out: Path, steps: int, seed: int) -> None:
-        """Find the rows of TABLE, CSV or parquet, whose labels are suspicious.
+    def clean(table: Path, label: str, trusted: Path | None, out: Path, seed: int) -> None:
+        """Find the rows of TABLE, CSV or parquet, whose labels are suspicious, and say which would be right.
 
-        Learns a weight for each row so that a model trained on weighted rows does well on the trusted ones.
+        Models that have not seen a row say what its label should be; trusted rows tell how far to believe them.
         """
         _require("bilevax clean", "sklearn", "pandas", "matplotlib", "jinja2")
         with _plain_errors("Nothing was written."):
-            _clean(table, label, trusted, out, steps, seed)
+            _clean(table, label, trusted, out, seed)
 
 
 def _add_experiments(bilevax: Any) -> None:
@@ -197,10 +196,10 @@ def _report(out: Path) -> None:
         _say(f"written: {path}")
 
 
-def _clean(table: Path, label: str, trusted: Path, out: Path, steps: int, seed: int) -> None:
+def _clean(table: Path, label: str, trusted: Path | None, out: Path, seed: int) -> None:
     from bilevax.cleaning import clean_table
 
-    for path in clean_table(table, label, trusted, out, steps=steps, seed=seed, tell=_say):
+    for path in clean_table(table, label, trusted, out, seed=seed, tell=_say):
         _say(f"written: {path}")
 
 

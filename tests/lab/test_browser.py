@@ -221,7 +221,7 @@ def test_the_page_of_cleaned_rows_shows_its_picture_fits_a_phone_and_asks_no_ser
 
     for name, seed, wrong in (("given", 0, 0.2), ("sure", 1, 0.0)):
         rows(80, seed, wrong)[0].to_csv(tmp_path / f"{name}.csv", index=False)
-    *_, page = clean_table(tmp_path / "given.csv", "kind", tmp_path / "sure.csv", tmp_path / "out", steps=20)
+    *_, page = clean_table(tmp_path / "given.csv", "kind", tmp_path / "sure.csv", tmp_path / "out")
     for width in (1400, 380):
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)

@@ -1,22 +1,26 @@
-"""CSV and parquet files as tables, their columns as features, and what can be wrong with them."""
+"""CSV and parquet files as tables, and what can be wrong with them."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from bilevax.cleaning.columns import LEFT_OUT, Column, is_number, recognise
 from bilevax.files import require_file
 
 MOST_CLASSES = 100
-MOST_LEVELS = 100  # of a category that get a feature of their own; the rest share one
 HUGE = 1e100  # beyond, squares and sums overflow
-NEW_COLUMNS = ("weight", "suspicion_rank")
+NEW_COLUMNS = ("weight", "suspicion_rank", "suggested_label", "suggestion_probability")
 
 
 class Tables(NamedTuple):
-    """Features and labels of the table to be cleaned and of the trusted one; `whole` is the former as it was read."""
+    """Features and labels of the table to be cleaned and of the trusted one (of no rows where there is none).
+
+    `whole` is the former as it was read; `columns` says what each of its columns is.
+    """
 
     whole: Any
+    columns: list[Column]
     features: Any
     labels: np.ndarray
     trusted: Any
@@ -47,10 +51,12 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() in (".parquet", ".pq")
 
 
-def read_tables(path: Path, trusted: Path, label: str) -> Tables:
+def read_tables(path: Path, trusted: Path | None, label: str) -> Tables:
     """Both tables, once they are known to fit together."""
-    dirty, sure = read_table(path), read_table(trusted)
-    for frame, where in [(dirty, path), (sure, trusted)]:
+    dirty = read_table(path)
+    sure = read_table(trusted) if trusted is not None else dirty.iloc[:0]
+    files = [(dirty, path)] + [(sure, trusted)] * (trusted is not None)
+    for frame, where in files:
         if label not in frame.columns:
             raise ValueError(f"{where} has no column {label!r}; its columns are {_join_names(frame.columns)}.")
         missing = int(frame[label].isna().sum())
@@ -65,20 +71,31 @@ def read_tables(path: Path, trusted: Path, label: str) -> Tables:
     absent = [name for name in names if name not in sure.columns]
     if absent:
         raise ValueError(f"{trusted} lacks columns of {path}: {_join_names(absent)}.")
-    for name in names:
-        if _is_number(dirty[name]) != _is_number(sure[name]):
-            kinds = ["numbers" if _is_number(frame[name]) else "text" for frame in (dirty, sure)]
-            raise ValueError(f"column {name!r} holds {kinds[0]} in {path}, but {kinds[1]} in {trusted}.")
-        _refuse_huge(dirty[name], name, path)
-        _refuse_huge(sure[name], name, trusted)
+    columns = recognise(dirty[names])
+    for column in columns:
+        _check_column(column, files)
+    used = [column.name for column in columns if column.kind != LEFT_OUT]
+    if not used:
+        told = ", ".join(f"{str(column.name)!r} ({column.note})" for column in columns[:8])
+        raise ValueError(f"{path} has no column that tells anything of the label: {told}.")
     labels, trusted_labels = (frame[label].astype(str).to_numpy(dtype=object) for frame in (dirty, sure))
     _check_labels(labels, trusted_labels, label, path, trusted)
-    return Tables(dirty, dirty[names], labels, sure[names], trusted_labels)
+    return Tables(dirty, columns, dirty[used], labels, sure[used], trusted_labels)
+
+
+def _check_column(column: Column, files: list[tuple[Any, Any]]) -> None:
+    """Refuse numbers that are text in the other table, and numbers that have no mean."""
+    kinds = ["numbers" if is_number(frame[column.name]) else "text" for frame, _ in files]
+    if len(set(kinds)) > 1 and column.kind != LEFT_OUT and not column.note:
+        (_, path), (_, trusted) = files
+        raise ValueError(f"column {column.name!r} holds {kinds[0]} in {path}, but {kinds[1]} in {trusted}.")
+    for frame, where in files:
+        _refuse_huge(frame[column.name], column.name, where)
 
 
 def _refuse_huge(column: Any, name: str, path: Path) -> None:
     """Refuse numbers that have no mean or variance."""
-    if _is_number(column):
+    if is_number(column):
         huge = np.flatnonzero(np.abs(column.to_numpy(float, na_value=np.nan)) > HUGE)
         if len(huge):
             raise ValueError(
@@ -87,7 +104,7 @@ def _refuse_huge(column: Any, name: str, path: Path) -> None:
             )
 
 
-def _check_labels(labels: np.ndarray, trusted: np.ndarray, label: str, path: Path, trusted_path: Path) -> None:
+def _check_labels(labels: np.ndarray, trusted: np.ndarray, label: str, path: Path, trusted_path: Path | None) -> None:
     classes, sure = set(labels), set(trusted)
     if not 2 <= len(classes) <= MOST_CLASSES:
         raise ValueError(
@@ -95,39 +112,8 @@ def _check_labels(labels: np.ndarray, trusted: np.ndarray, label: str, path: Pat
         )
     if sure - classes:
         raise ValueError(f"{trusted_path} holds labels that {path} does not: {_join_names(sorted(sure - classes))}.")
-    if classes - sure:
-        raise ValueError(
-            f"{trusted_path} has no rows of {_join_names(sorted(classes - sure))}: every class needs trusted rows."
-        )
-
-
-def _is_number(column: Any) -> bool:
-    import pandas as pd
-
-    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
 
 
 def _join_names(names: Any) -> str:
     names = list(names)
     return ", ".join(repr(str(name)) for name in names[:8]) + (", ..." if len(names) > 8 else "")
-
-
-def encoder(features: Any) -> Any:
-    """Numbers with their gaps filled by the median, categories as one feature for each level; fitted."""
-    from sklearn.compose import ColumnTransformer
-    from sklearn.impute import SimpleImputer
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
-
-    numbers = [name for name in features.columns if _is_number(features[name])]
-    others = [name for name in features.columns if name not in numbers]
-    levels = OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=MOST_LEVELS)
-    imputer = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
-    parts = [("numbers", imputer, numbers)] if numbers else []
-    parts += [("categories", make_pipeline(FunctionTransformer(as_text), levels), others)] if others else []
-    return ColumnTransformer(parts).fit(features)
-
-
-def as_text(frame: Any) -> Any:
-    """Every value as text, a missing one as an empty one."""
-    return frame.astype(object).where(frame.notna(), "").astype(str)

@@ -1,4 +1,4 @@
-"""bilevax clean: from two tables to weights, ranks, a model and a page; all of it is written, or nothing."""
+"""bilevax clean: from tables to labels that were judged, a model and a page; all of it is written, or nothing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,54 +6,74 @@ from typing import Any
 
 import numpy as np
 
+from bilevax.cleaning.columns import LEFT_OUT, make_encoder
 from bilevax.cleaning.page import make_page
-from bilevax.cleaning.tables import NEW_COLUMNS, Tables, encoder, is_parquet, read_tables
+from bilevax.cleaning.tables import NEW_COLUMNS, Tables, is_parquet, read_tables
 from bilevax.files import path_of, work_and_write
 
 CSV, PARQUET, MODEL, PAGE = NAMES = "cleaned.csv", "cleaned.parquet", "model.joblib", "report.html"
 
 
 def clean_table(
-    table: Path, label: str, trusted: Path, out: Path, *, steps: int = 1500, seed: int = 0,
+    table: Path, label: str, trusted: Path | None, out: Path, *, seed: int = 0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> list[Path]:  # fmt: skip
-    """Find the rows of a table whose labels are suspicious, given a table that is trusted.
+    """Find the rows of a table whose labels are suspicious, and say which labels would be right.
 
-    Writes into `out`: the table with the columns `weight` and `suspicion_rank` (1 is the row to look at first), in the
-    format in which it came; the fitted model, a scikit-learn pipeline that takes rows of such tables; and a page with
-    the curve of F, the weights and the most suspicious rows. All files are replaced together, also when the process is
-    killed or the disk is full: `bilevax.files.together` says how. That `out` can be written to is seen first; where it
-    no longer can when the model is fitted, the files lie in a temporary folder, and the error says where.
+    A table that is trusted makes it far better; without one (`None`) rows are ranked by how improbable their label is
+    to a model that has not seen them. Columns that tell nothing of new rows (identifiers, free text, constants) are
+    left out, and `tell` is told; dates become days, text that is mostly numbers becomes numbers.
+
+    Writes into `out`: the table with the columns `weight` (the probability that the label is right), `suspicion_rank`
+    (1 is the row to look at first), `suggested_label` and `suggestion_probability`, in the format in which it came; the
+    fitted model, a scikit-learn pipeline that takes rows of such tables; and a page with what was found. All files are
+    replaced together, also when the process is killed or the disk is full: `bilevax.files.together` says how. That
+    `out` can be written to is seen first; where it no longer can when the model is fitted, the files lie in a temporary
+    folder, and the error says where.
     """
-    table, trusted, out = path_of("table", table), path_of("trusted", trusted), path_of("out", out)
-    tables = read_tables(table, trusted, label)
+    table, out = path_of("table", table), path_of("out", out)
+    tables = read_tables(table, None if trusted is None else path_of("trusted", trusted), label)
     parquet = is_parquet(table)
 
     def fit() -> Any:
-        tell(
-            f"{len(tables.labels)} rows to clean, {len(tables.trusted_labels)} trusted, "
-            f"{len(set(tables.labels))} classes"
-        )
-        return _fit(tables, steps, seed)
+        for line in _describe(tables):
+            tell(line)
+        return _fit(tables, seed, tell)
 
     def write(model: Any, folder: Path) -> None:
         _write(tables, model, label, folder, parquet)
 
-    model = work_and_write(out, NAMES, fit, write)
-    if model.named_steps["model"].n_iter_ < steps:
-        tell(f"stopped after {model.named_steps['model'].n_iter_} of {steps} steps; what was reached is written")
+    model = work_and_write(out, NAMES, fit, write).named_steps["model"]
+    tell(model.evidence_)
+    tell(f"about {np.sum(1 - model.weights_):,.0f} of {len(model.weights_):,} labels are wrong, as far as can be told")
     return [out / name for name in (PARQUET if parquet else CSV, MODEL, PAGE)]
 
 
-def _fit(tables: Tables, steps: int, seed: int) -> Any:
+def _describe(tables: Tables) -> list[str]:
+    """What is about to be cleaned, and what is left out."""
+    classes = set(tables.labels)
+    lines = [f"{len(tables.labels)} rows to clean, {len(tables.trusted_labels)} trusted, {len(classes)} classes"]
+    for column in tables.columns:
+        if column.note:
+            how = "left out" if column.kind == LEFT_OUT else f"taken as a {column.kind}"
+            lines.append(f"column {str(column.name)!r} is {how}: {column.note}")
+    absent = sorted(classes - set(tables.trusted_labels))
+    if absent and len(tables.trusted_labels):
+        lines.append(f"no trusted rows of {', '.join(map(repr, absent[:8]))}: such labels are judged less surely")
+    return lines
+
+
+def _fit(tables: Tables, seed: int, tell: Callable[[str], None]) -> Any:
     """Encoder and classifier, as one pipeline."""
     from sklearn.pipeline import Pipeline
 
     from bilevax.models import TrustedReweighter
 
-    encode = encoder(tables.features)
-    model = TrustedReweighter(steps=steps, random_state=seed)
-    model.fit(encode.transform(tables.features), tables.labels, encode.transform(tables.trusted), tables.trusted_labels)
+    encode = make_encoder(tables.columns, tables.features)
+    model = TrustedReweighter(random_state=seed, verbose=tell)
+    trusted = [encode.transform(tables.trusted), tables.trusted_labels] if len(tables.trusted_labels) else []
+    model.fit(encode.transform(tables.features), tables.labels, *trusted)
+    model.set_params(verbose=False)  # what is written need not know whom to tell
     return Pipeline([("encode", encode), ("model", model)])
 
 
@@ -61,11 +81,11 @@ def _write(tables: Tables, pipeline: Any, label: str, folder: Path, parquet: boo
     import joblib
 
     model = pipeline.named_steps["model"]
-    output = tables.whole.assign(**dict(zip(NEW_COLUMNS, (model.weights_, model.suspicion_rank_), strict=True)))
+    found = (model.weights_, model.suspicion_rank_, model.suggested_labels_, model.suggestion_probabilities_)
+    output = tables.whole.assign(**dict(zip(NEW_COLUMNS, found, strict=True)))
     if parquet:
         output.to_parquet(folder / PARQUET, index=False)
     else:
         output.to_csv(folder / CSV, index=False)
     joblib.dump(pipeline, folder / MODEL)
-    predictions = np.asarray(pipeline.predict(tables.features))
-    (folder / PAGE).write_text(make_page(output, label, predictions, model.trace_), encoding="utf-8")
+    (folder / PAGE).write_text(make_page(output, label, tables.columns, model.evidence_), encoding="utf-8")

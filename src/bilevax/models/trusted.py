@@ -1,62 +1,76 @@
-"""A classifier that learns how much to trust each training row, from a few rows that are trusted."""
+"""A classifier that finds wrong labels: by what models say of rows they have not seen, and by a few trusted rows."""
 
-from typing import Any
+import sys
+import warnings
+from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.linalg import svds
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.preprocessing import StandardScaler
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_array, check_is_fitted, has_fit_parameter
 
 from bilevax import arguments
-from bilevax.algorithms.contract import Algorithm
-from bilevax.algorithms.rsvrb import rsvrb
-from bilevax.exact import evaluation
-from bilevax.models.base import (
-    check_labels,
-    check_training,
-    explain_rows,
-    probabilities,
-    random_numbers,
-    read_rows,
-    run,
+from bilevax.models import experts, label_noise, row_weights
+from bilevax.models.base import check_labels, explain_rows, random_numbers, read_rows
+from bilevax.models.opinions import (
+    LEAST_FOR_TREES,
+    Base,
+    Opinion,
+    choose_base,
+    class_probabilities,
+    describe,
+    linear_models,
+    trees,
+    trust_alone,
 )
-from bilevax.problem import Problem
-from bilevax.problems import reweighting
+from bilevax.models.weighted_rows import WeightedRows
 
-TRUSTED_SHARE = 0.25  # the share of rows that are taken for trusted where none are given
-TASKS_PER_STEP = 5
+FEWEST = 10  # trusted rows that are listened to
+
+
+class Verdict(NamedTuple):
+    """P(right class) of each row, given its label; and in words where it comes from."""
+
+    right: np.ndarray
+    words: str
+    details: dict[str, Any]
 
 
 class TrustedReweighter(ClassifierMixin, BaseEstimator):
-    """Logistic regression on weighted rows; the weights are learned so that it does well on trusted rows.
+    """Finds rows with wrong labels, says which label is right, and trains a classifier on what it believes.
 
-        min_x mean over trusted of ℓ(aᵀy_c*(x), b_c), meaned over classes c,
-        y_c*(x) = argmin_y mean over training of σ(x_j) ℓ(a_jᵀy, b_jc) + ridge/2 ‖y‖²
+    It stands on three opinions of the right class of a row, each by a model that has not seen the row:
 
-    Rows with wrong labels, or from elsewhere, end with small weights. One model for each class against the rest (one in
-    all for two classes); all share the weights. RSVRB looks at a few of the classes in a step.
+    - `estimator`, trained on the given labels, out of fold;
+    - a model of the trusted rows alone;
+    - a linear model of all rows in which each label counts as much as it seems right. How much is a small function of
+      what is known of the label, learned by the bilevel problem of `bilevax.models.row_weights`: the lower problem
+      trains the model, the upper one judges it by trusted rows.
 
-    - `ridge`: λ, on standardised features; `steps`, `batch_size`: of the method.
-    - `upper_step`: how fast weights move, in units of the number of rows; `mixing`: weight of fresh samples.
-    - `random_state`: of the draws; `verbose`: a progress bar on stderr.
+    Trusted rows weigh the opinions (cross-validation on them says how far to go from the best opinion alone), all
+    rows show the habits of whoever labelled (`bilevax.models.label_noise`), and Bayes' rule joins both to the
+    probability that a label is right. Without trusted rows, or with fewer than 10, rows are ranked by how improbable
+    their label is out of fold, and `evidence_` says so.
 
-    Fitted: `weights_` (between 0 and 1, one for each training row), `suspicion_rank_` (1 is the row to look at first),
-    `classes_`, `coef_` and `intercept_` (of standardised features), `trace_` (F as it fell).
-    Source: Guo, Hu, Zhang, Yang 2021, its experiments.
+    - `estimator`: any scikit-learn classifier with `predict_proba`; by default a linear model or histogram boosting,
+      whichever predicts the given labels better out of fold.
+    - `folds`: parts of the rows; each is predicted by a model of the others.
+    - `random_state`: of folds and models; `verbose`: a line for each stage, on stderr, or given to a function.
+
+    Fitted: `weights_` (the probability that the label of a row is right), `suspicion_rank_` (1 is the row to look at
+    first), `suggested_labels_` and `suggestion_probabilities_` (the most probable class of each row),
+    `out_of_fold_` (probabilities of the classes by `estimator`), `evidence_` (words), `details_` (weights of the
+    opinions, habits, the function that was learned), `estimator_` (trained on each row as every class that it may be,
+    with that weight, and on trusted rows), `classes_`.
+
+    >>> model = TrustedReweighter(random_state=0).fit(X, y, X_trusted, y_trusted)
+    >>> rows = np.argsort(model.suspicion_rank_)[:20]
     """
 
-    def __init__(
-        self, *, ridge: float = 1e-2, steps: int = 1500, batch_size: int = 64, upper_step: float = 0.3,
-        mixing: float = 0.05, random_state: Any = None, verbose: bool = False,
-    ):  # fmt: skip
-        self.ridge = ridge
-        self.steps = steps
-        self.batch_size = batch_size
-        self.upper_step = upper_step
-        self.mixing = mixing
+    def __init__(self, estimator: Any = None, *, folds: int = 5, random_state: Any = None, verbose: Any = False):
+        self.estimator = estimator
+        self.folds = folds
         self.random_state = random_state
         self.verbose = verbose
 
@@ -66,46 +80,57 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         tags.input_tags.sparse = True
         return tags
 
-    def fit(self, X: Any, y: Any, X_trusted: Any = None, y_trusted: Any = None) -> "TrustedReweighter":
-        """Train on rows X with labels y that may be wrong, and on trusted rows.
+    def fit(
+        self, X: Any, y: Any, X_trusted: Any = None, y_trusted: Any = None, *, pred_probs: Any = None,
+        trusted_pred_probs: Any = None,
+    ) -> "TrustedReweighter":  # fmt: skip
+        """Judge the labels y of rows X, by trusted rows where there are some.
 
-        Without trusted rows a quarter of the rows, drawn at random, are taken for trusted: then the rows that are
-        found suspicious are those that disagree with the others.
+        `pred_probs`, and `trusted_pred_probs` for the trusted rows, are probabilities of the classes (in sorted order)
+        by a model of your own that has not seen the row; they take the place of those of `estimator`. X may then be
+        embeddings.
         """
-        check_training(self)
-        for name in ("upper_step", "ridge"):
-            arguments.positive(name, getattr(self, name))
+        self._check_settings()
         rng = random_numbers(self.random_state)
         X, y = read_rows(self, X, y)
         check_labels(y)
-        self.classes_ = np.unique(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y must hold at least two classes; got one class, {self.classes_[0]!r}.")
-        trusted, trusted_y = self._trusted_rows(X, y, X_trusted, y_trusted, rng)
-        self.scaler_ = StandardScaler(with_mean=not sp.issparse(X)).fit(X)
-        problem = reweighting(
-            train_features=self.scaler_.transform(X), train_labels=self._signs(y),
-            trusted_features=self.scaler_.transform(trusted), trusted_labels=self._signs(trusted_y), ridge=self.ridge,
-        )  # fmt: skip
-        result = run(
-            problem, self._algorithm(problem, self.scaler_.transform(X)), steps=self.steps,
-            seed=int(rng.randint(2**31)), metrics=_objective, progress=bool(self.verbose),
-        )  # fmt: skip
-        models = np.asarray(evaluation.exact(problem, jnp.asarray(result.x)).y, float)
-        self.coef_, self.intercept_ = models[:, :-1], models[:, -1]
-        self.weights_ = probabilities(np.asarray(result.x, float))
-        self.suspicion_rank_ = 1 + np.argsort(np.argsort(self.weights_, kind="stable"), kind="stable")
-        self.trace_ = result.trace
-        self.n_iter_ = result.steps
+        trusted, trusted_y = self._trusted_rows(X, X_trusted, y_trusted)
+        trusted_codes = np.searchsorted(self.classes_, trusted_y)
+        seed = int(rng.randint(2**31))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a model that is nearly there is an opinion too
+            warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+            base = self._base(X, codes, trusted, seed, pred_probs, trusted_pred_probs)
+            verdict = self._judge(base, X, codes, trusted, trusted_codes, seed)
+            self._keep(base, verdict, codes)
+            self._tell("training on what is believed")
+            self.estimator_ = self._train(base.model, X, codes, trusted, trusted_codes, verdict)
         return self
 
-    def _trusted_rows(self, X: Any, y: np.ndarray, X_trusted: Any, y_trusted: Any, rng: Any) -> tuple[Any, np.ndarray]:
-        """The trusted rows, checked; some of the training rows where there are none."""
+    def _check_settings(self) -> None:
+        arguments.count("folds", self.folds)
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2; got {self.folds}.")
+        if self.estimator is not None and not hasattr(self.estimator, "predict_proba"):
+            raise TypeError(f"estimator must be a classifier with predict_proba; got {self.estimator!r}.")
+        if not (isinstance(self.verbose, (bool, int, np.bool_)) or callable(self.verbose)):
+            raise TypeError(f"verbose must be True, False or a function of a line; got {self.verbose!r}.")
+
+    def _tell(self, line: str) -> None:
+        if callable(self.verbose):
+            self.verbose(f"{line} ...")
+        elif self.verbose:
+            print(f"{line} ...", file=sys.stderr, flush=True)
+
+    def _trusted_rows(self, X: Any, X_trusted: Any, y_trusted: Any) -> tuple[Any, np.ndarray]:
+        """The trusted rows, checked; none where there are none."""
         if (X_trusted is None) != (y_trusted is None):
             raise ValueError("X_trusted and y_trusted must be given together.")
         if X_trusted is None:
-            places = rng.permutation(len(y))[: max(1, int(TRUSTED_SHARE * len(y)))]
-            return X[places], y[places]
+            return X[:0], self.classes_[:0]
         with explain_rows("X_trusted", "y_trusted", X_trusted, y_trusted):
             trusted = check_array(X_trusted, accept_sparse="csr", dtype=np.float64, input_name="X_trusted")
             labels = np.asarray(y_trusted)
@@ -117,49 +142,107 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         unseen = sorted(set(labels.tolist()) - set(self.classes_.tolist()), key=str)
         if unseen:
             raise ValueError(f"y_trusted holds labels that y does not: {', '.join(map(repr, unseen[:5]))}.")
+        if sp.issparse(X) != sp.issparse(trusted):
+            trusted = sp.csr_matrix(trusted) if sp.issparse(X) else trusted.toarray()
         return trusted, labels
 
-    def _signs(self, y: np.ndarray) -> np.ndarray:
-        """±1, a column for each class; one column, for the second class, where there are two."""
-        columns = self.classes_[1:] if len(self.classes_) == 2 else self.classes_
-        return np.where(y[:, None] == columns[None, :], 1.0, -1.0)
+    def _candidates(self, sparse: bool, codes: np.ndarray, seed: int) -> list[Any]:
+        if self.estimator is not None:
+            return [self.estimator]
+        return [*linear_models(sparse), *([] if sparse else [trees(codes, seed)])]
 
-    def _algorithm(self, problem: Problem, rows: Any) -> Algorithm:
-        """RSVRB with steps that fit the size of the problem: 1/L_g for y, in units of the number of rows for x."""
-        smoothness = self.ridge + 0.25 * (_largest_singular(rows) ** 2 / problem.dim_x + 1)
-        tasks = min(TASKS_PER_STEP, problem.num_tasks)
-        share = tasks / problem.num_tasks
-        return rsvrb(
-            upper_step=self.upper_step * problem.dim_x * share, lower_step=share / smoothness, mixing=self.mixing,
-            tasks_per_step=tasks, batch_size=min(self.batch_size, problem.dim_x),
-        )  # fmt: skip
+    def _base(
+        self, X: Any, codes: np.ndarray, trusted: Any, seed: int, pred_probs: Any, trusted_pred_probs: Any
+    ) -> Base:
+        """The estimator and what it says out of fold; or what the user's own model says."""
+        candidates, num_classes = self._candidates(sp.issparse(X), codes, seed), len(self.classes_)
+        if pred_probs is None and trusted_pred_probs is None:
+            return choose_base(candidates, X, codes, trusted, num_classes, self.folds, seed, self._tell)
+        rows = _read_probabilities("pred_probs", pred_probs, X.shape[0], num_classes)
+        sure = trusted_pred_probs if trusted.shape[0] else np.zeros((0, num_classes))
+        opinion = Opinion(rows, _read_probabilities("trusted_pred_probs", sure, trusted.shape[0], num_classes))
+        return Base(candidates[-1], opinion, float("nan"))
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Scores of each class; of the second one alone where there are two."""
-        check_is_fitted(self)
-        X = read_rows(self, X, reset=False)
-        scores = np.asarray(self.scaler_.transform(X) @ self.coef_.T) + self.intercept_
-        return scores[:, 0] if len(self.classes_) == 2 else scores
+    def _judge(
+        self, base: Base, X: Any, codes: np.ndarray, trusted: Any, trusted_codes: np.ndarray, seed: int
+    ) -> Verdict:
+        """P(right class | given label, row) of each row."""
+        if len(trusted_codes) < FEWEST:
+            return _disagreement(base.opinion, codes, len(trusted_codes))
+        self._tell("training on the trusted rows alone")
+        candidates = linear_models(sp.issparse(X))
+        if len(trusted_codes) >= LEAST_FOR_TREES and not sp.issparse(X):
+            candidates.append(trees(trusted_codes, seed))
+        alone, model = trust_alone(candidates, X, trusted, trusted_codes, len(self.classes_))
+        self._tell("learning how much to believe each label")
+        weighted = WeightedRows(base.opinion, X, codes, trusted, trusted_codes, seed)
+        opinion, learned = weighted.ask(alone, model, self.folds)
+        shares, weighing = experts.weigh([base.opinion, alone, opinion], trusted_codes)
+        right, habits = label_noise.right_classes(shares, codes, seed)
+        names = (describe(base.model), "trusted rows alone", "weighted rows")
+        words = f"{len(trusted_codes)} trusted rows weigh three opinions: " + ", ".join(
+            f"{name} {weight:.2f}" for name, weight in zip(names, weighing.weights, strict=True)
+        )
+        return Verdict(right, words + ".", {"weighing": weighing, "habits": habits, "row_weights": learned})
+
+    def _keep(self, base: Base, verdict: Verdict, codes: np.ndarray) -> None:
+        """Set what is known after a fit."""
+        self.out_of_fold_ = base.opinion.rows
+        self.weights_ = verdict.right[np.arange(len(codes)), codes]
+        self.suspicion_rank_ = 1 + np.argsort(np.argsort(self.weights_, kind="stable"), kind="stable")
+        best = verdict.right.argmax(1)
+        self.suggested_labels_, self.suggestion_probabilities_ = self.classes_[best], verdict.right.max(1)
+        self.evidence_, self.details_ = verdict.words, verdict.details
+
+    def _train(
+        self, model: Any, X: Any, codes: np.ndarray, trusted: Any, trusted_codes: np.ndarray, verdict: Verdict
+    ) -> Any:
+        """The estimator on what is believed: each row as every class that it may be, with that weight.
+
+        On the labels as they are where no trusted row has a say; on the most probable ones where the estimator takes no
+        weights.
+        """
+        made = clone(model)
+        last = made.steps[-1] if hasattr(made, "steps") else None
+        takes_weights = has_fit_parameter(last[1] if last else made, "sample_weight")
+        if not verdict.details:
+            row, code, share = np.arange(len(codes)), codes, np.ones(len(codes))
+        elif takes_weights:
+            row, code = np.nonzero(verdict.right > row_weights.LEAST_SHARE)
+            share = verdict.right[row, code]
+        else:
+            row, code, share = np.arange(len(codes)), verdict.right.argmax(1), np.ones(len(codes))
+        stack = (lambda parts: sp.vstack(parts).tocsr()) if sp.issparse(X) else np.vstack
+        rows, labels = stack([X[row], trusted]), np.concatenate([code, trusted_codes])
+        weights = np.concatenate([share, np.ones(len(trusted_codes))])
+        name = f"{last[0]}__sample_weight" if last else "sample_weight"
+        return made.fit(rows, labels, **({name: weights} if takes_weights else {}))
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """σ(score) of each class, normalised over the classes."""
-        scores = self.decision_function(X)
-        scores = np.column_stack([-scores, scores]) if scores.ndim == 1 else scores
-        shares = probabilities(scores)
-        return shares / shares.sum(1, keepdims=True)
+        """Probabilities of the classes, by `estimator_`."""
+        check_is_fitted(self)
+        return class_probabilities(self.estimator_, read_rows(self, X, reset=False), len(self.classes_))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class with the highest score."""
-        scores = self.decision_function(X)
-        return self.classes_[(scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)]
+        """The most probable class."""
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
 
 
-def _objective(problem: Problem, variables: Any) -> dict[str, Any]:
-    return {"objective": evaluation.objective(problem, variables.x, variables.y)}
+def _disagreement(opinion: Opinion, codes: np.ndarray, trusted: int) -> Verdict:
+    """Without trusted rows: how probable a label is out of fold."""
+    words = "no trusted rows" if not trusted else f"only {trusted} trusted rows, fewer than {FEWEST}"
+    return Verdict(opinion.rows, f"{words}: rows are ranked by how improbable their label is out of fold.", {})
 
 
-def _largest_singular(rows: Any) -> float:
-    """‖A‖; by Lanczos' method where A is large."""
-    if rows.shape[0] * rows.shape[1] <= 2**20:
-        return float(np.linalg.norm(rows.toarray() if sp.issparse(rows) else rows, 2))
-    return float(svds(rows, k=1, return_singular_vectors=False, random_state=0)[0])
+def _read_probabilities(name: str, value: Any, rows: int, num_classes: int) -> np.ndarray:
+    """Refuse what are no probabilities of the classes."""
+    if value is None:
+        raise ValueError(f"{name} must be given too: pred_probs for the rows, trusted_pred_probs for the trusted rows.")
+    found = np.asarray(value, float)
+    if found.shape != (rows, num_classes):
+        raise ValueError(f"{name} must have the shape (rows, classes) = {(rows, num_classes)}; got {found.shape}.")
+    if not (np.isfinite(found).all() and (found >= 0).all() and np.allclose(found.sum(1), 1, atol=1e-3)):
+        raise ValueError(f"{name} must hold probabilities that add up to one in each row.")
+    found = np.clip(found, 1e-6, None)
+    return found / found.sum(1, keepdims=True)
