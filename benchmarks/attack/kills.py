@@ -42,7 +42,7 @@ def _command(what, folder, seed):
         _change(folder, seed)
         return ["report", folder], folder
     out = folder / "out"
-    options = ["--label", "kind", "--steps", "3", "--seed", seed, "--out", out]
+    options = ["--label", "kind", "--seed", seed, "--out", out]
     return ["clean", folder / "table.csv", "--trusted", folder / "trusted.csv", *options], out
 
 

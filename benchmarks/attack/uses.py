@@ -3,7 +3,7 @@
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -231,6 +231,8 @@ def algorithms():
 
 def _tree(thing, value):
     """Pytrees of arrays: what is right depends on the losses, what is wrong does not."""
+    if isinstance(thing, Iterator):  # JAX warns of it, here as in the library
+        return WRONG
     leaves = jax.tree.leaves(thing)
     if not leaves or any(real_array(leaf) is None or isinstance(leaf, (bool, int)) for leaf in leaves):
         return WRONG
@@ -893,7 +895,7 @@ def models():
         },
         made.MultiTaskAUCClassifier: {"tasks_per_step": optional(count()), "ridge": optional(not_negative)},
         made.TrustedReweighter: {
-            "verbose": Rule(lambda t, v: EITHER if callable(t) else verbose(t, v)),
+            "verbose": Rule(lambda t, v: EITHER if callable(t) else verbose.judge(t, v)),
             "X_trusted": together(fitting),
             "y_trusted": together(two_classes),
         },

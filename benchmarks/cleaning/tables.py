@@ -122,6 +122,7 @@ DEVELOP = {
     "boxes-4": boxes(8, 4, 4, 0.02),
     "mixtures-6": mixtures(10, 6, 2, 0.5),
     "categories-2": categories(8, 12, 2, 4.0),
+    "categories-4": categories(10, 20, 4, 5.0),
     "rare-4": rare(8, [0.6, 0.3, 0.07, 0.03], 3.0),
 }
 JUDGE = {

@@ -150,7 +150,7 @@ def test_weights_of_opinions_have_no_slope_left_and_are_no_worse_than_the_best_o
     np.testing.assert_allclose(slopes, 0, atol=2e-2)
     new, new_good, new_guess = some_opinions(4000, 1)
     both = [opinions.Opinion(new_good, good), opinions.Opinion(new_guess, guess)]
-    shares, weighing = experts.weigh(both, codes)
+    shares, weighing = experts.weigh(both, codes, new)
     assert log_loss(new, shares) < log_loss(new, new_good) - 0.05
     assert abs(weighing.weights[1]) < 0.2
     assert weighing.shifts[0] < weighing.shifts[1:].min() - 1

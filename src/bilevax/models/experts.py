@@ -12,6 +12,7 @@ from bilevax.models.opinions import Opinion, mean_loss, split
 SPREADS = (0.1, 0.5)  # of the weights of opinions around their centre
 SHIFTS = (0.1, 0.5, 2.0)  # of the log-odds of classes around zero
 LEAST_SAY = 0.01  # of a prior that counts
+USUALLY_WRONG, MANY = 0.2, 5000  # share of labels; rows by which priors are judged
 
 
 class Weighing(NamedTuple):
@@ -63,28 +64,36 @@ def fit(shares: Sequence[np.ndarray], codes: np.ndarray, prior: Prior) -> Weighi
     return Weighing(scale * (centre + away), shifts)
 
 
-def weigh(opinions: Sequence[Opinion], codes: np.ndarray, folds: int = 5) -> tuple[np.ndarray, Weighing]:
+def weigh(
+    opinions: Sequence[Opinion], codes: np.ndarray, given: np.ndarray, folds: int = 5
+) -> tuple[np.ndarray, Weighing]:
     """Probabilities of the right classes of all rows, and how the opinions were weighed.
 
     Priors start from one of the opinions alone or from their mean, so that what comes out is no worse than the best of
-    them. Each counts as much as it is likely on trusted rows left out, whose classes are `codes`: with few of them
+    them. Each counts as much as it is likely: on trusted rows left out, whose classes are `codes`; and on the rows with
+    their `given` labels, most of which are right, as if they were as many as the trusted ones. With few trusted rows
     several priors have a say, with many it is one.
     """
     shares, rows = [opinion.trusted for opinion in opinions], [opinion.rows for opinion in opinions]
     several = len(opinions)
     centres = [tuple(row) for row in np.eye(several)] + [(1 / several,) * several] * (several > 1)
     priors = [Prior(centre, spread, shift) for centre in centres for spread in SPREADS for shift in SHIFTS]
-    parts = split(codes, folds, 0)
+    fits = [fit(shares, codes, prior) for prior in priors]
+    parts, some = split(codes, folds, 0), np.random.default_rng(0).permutation(len(given))[:MANY]
 
-    def likelihood(prior: Prior) -> float:
+    def left_out(prior: Prior) -> float:
         total = 0.0
         for seen, left in parts:
             weighing = fit([share[seen] for share in shares], codes[seen], prior)
             total -= len(left) * mean_loss(weighing([share[left] for share in shares]), codes[left])
         return total
 
-    says = softmax([likelihood(prior) for prior in priors])
-    chosen = [(say, fit(shares, codes, prior)) for say, prior in zip(says, priors, strict=True) if say > LEAST_SAY]
+    def of_given(weighing: Weighing) -> float:
+        found = weighing([share[some] for share in rows])
+        return -len(codes) * mean_loss((1 - USUALLY_WRONG) * found + USUALLY_WRONG / found.shape[1], given[some])
+
+    says = softmax([left_out(prior) + of_given(weighing) for prior, weighing in zip(priors, fits, strict=True)])
+    chosen = [(say, weighing) for say, weighing in zip(says, fits, strict=True) if say > LEAST_SAY]
     whole = sum(say for say, _ in chosen)
     mean = Weighing(*(sum(say / whole * part[k] for say, part in chosen) for k in range(2)))
     return sum(say / whole * weighing(rows) for say, weighing in chosen), mean

@@ -177,7 +177,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         self._tell("learning how much to believe each label")
         weighted = WeightedRows(base.opinion, X, codes, trusted, trusted_codes, seed)
         opinion, learned = weighted.ask(alone, model, self.folds)
-        shares, weighing = experts.weigh([base.opinion, alone, opinion], trusted_codes)
+        shares, weighing = experts.weigh([base.opinion, alone, opinion], trusted_codes, codes)
         right, habits = label_noise.right_classes(shares, codes, seed)
         names = (describe(base.model), "trusted rows alone", "weighted rows")
         words = f"{len(trusted_codes)} trusted rows weigh three opinions: " + ", ".join(
@@ -215,6 +215,8 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         stack = (lambda parts: sp.vstack(parts).tocsr()) if sp.issparse(X) else np.vstack
         rows, labels = stack([X[row], trusted]), np.concatenate([code, trusted_codes])
         weights = np.concatenate([share, np.ones(len(trusted_codes))])
+        if self.estimator is None and last is None:
+            made = trees(labels, made.random_state)  # some classes may have become rare
         name = f"{last[0]}__sample_weight" if last else "sample_weight"
         return made.fit(rows, labels, **({name: weights} if takes_weights else {}))
 

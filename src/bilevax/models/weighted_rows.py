@@ -26,7 +26,7 @@ class WeightedRows:
         """How much each label counts, by these trusted rows and what a model of them alone says."""
         codes = self.codes[places]
         both = [Opinion(self.base.rows, self.base.trusted[places]), alone]
-        right, _ = label_noise.right_classes(experts.weigh(both, codes)[0], self.given, self.seed)
+        right, _ = label_noise.right_classes(experts.weigh(both, codes, self.given)[0], self.given, self.seed)
         labels = row_weights.describe_labels(self.base.rows, right, self.given)
         return labels, row_weights.learn_weights(self.z, labels, self.z_trusted[places], codes, self.seed)
 
