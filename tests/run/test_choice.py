@@ -226,7 +226,12 @@ def test_steps_on_x_grow_while_f_falls_steadily_and_are_as_found_where_it_does_n
     assert step() == 4.0
     assert move(run, watch, 9.9)  # back to the best point, where it was 16, with a step that was good for long
     assert (step(), float(run.state.scales.smoothness), float(run.state.x)) == (4.0, 3.0, 8.0)
-    assert "with a step on x 4 times as long as found." in watch.notes[0]
+    assert watch.notes == [
+        "After 256 steps F falls steadily: the step on x is 4 times as long as found.",
+        "After 512 steps F falls steadily: the step on x is 16 times as long as found.",
+        "After 4096 steps F rose to 9.9: the run went back to its best point, "
+        "with a step on x 4 times as long as found.",
+    ]
     assert not move(run, watch, 4.0)
     assert step() == 4.0  # what went too far once does not grow again
     assert not move(run, watch, 4.1)
@@ -241,7 +246,7 @@ def test_the_end_of_a_run_does_not_change_its_steps(run):
     watch.next_look = 256
     run.steps, run.state = 300, run.state._replace(x=jnp.asarray(5.0))
     watch.finish(run)
-    assert (float(run.state.scales.step), watch.growth, watch.best) == (1.0, 1.0, 10.0)
+    assert (float(run.state.scales.step), watch.growth, watch.best, watch.notes) == (1.0, 1.0, 10.0, [])
 
 
 def test_a_run_that_was_turned_back_twenty_times_is_not_turned_back_again(run):

@@ -72,7 +72,7 @@ class Guard:
         return self.next_look - run.steps
 
     def look(self, run: GuardedRun) -> None:
-        """Go back where F has risen too far."""
+        """Go back where F has risen too far; go faster where it falls steadily."""
         begun = time.perf_counter()
         F = _look(run)
         run.seconds += time.perf_counter() - begun
@@ -83,6 +83,8 @@ class Guard:
             self.best, self.good, self.good_growth = F, _copy(run.state), self.growth
             if is_steady and not self.retreats and run.steps >= FIRST_GROWTH:
                 self.lengthen(run, UPPER_GROWTH)
+                grown = f"the step on x is {self.growth:g} times as long as found"
+                self.notes.append(f"After {run.steps} steps F falls steadily: {grown}.")
         elif math.isnan(F) or self.best + max(0.5 * (self.start - self.best), least_rise) < F:
             self.retreat(run, f"F rose to {F:.4g}" if math.isfinite(F) else "F was no longer finite")
         elif self.growth > 1:
@@ -96,7 +98,7 @@ class Guard:
 
     def finish(self, run: GuardedRun) -> None:
         """At the end: back to the best state where F has risen too far since."""
-        before, state = dict(vars(self)), run.state
+        before, state = vars(self) | {"notes": list(self.notes)}, run.state
         self.look(run)
         if self.retreats == before["retreats"]:
             vars(self).update(before)

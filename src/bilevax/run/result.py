@@ -15,7 +15,7 @@ from bilevax.run import saved
 from bilevax.run.guard import Guard
 from bilevax.run.trace import Trace
 
-GUARD_FIELDS = ("start", "best", "next_look", "retreats", "notes")
+GUARD_FIELDS = tuple(name for name in Guard.__dataclass_fields__ if name != "good")
 
 
 @dataclass
