@@ -15,6 +15,7 @@ QUICK_COMPILATION = (
     "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 )
 os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # boosted trees of several processes would wait for one another
 CACHE = {
     "JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[1] / ".jax_cache"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",  # what takes less is not worth a file
