@@ -869,7 +869,9 @@ two_classes = Rule(
 )
 
 
-verbose = Rule(lambda t, v: RIGHT if isinstance(t, (bool, np.bool_)) else EITHER if isinstance(t, int) else WRONG)
+verbose = Rule(
+    lambda t, v: RIGHT if isinstance(t, (bool, np.bool_)) else EITHER if isinstance(t, int) or callable(t) else WRONG
+)
 
 
 def models():
@@ -895,7 +897,6 @@ def models():
         },
         made.MultiTaskAUCClassifier: {"tasks_per_step": optional(count()), "ridge": optional(not_negative)},
         made.TrustedReweighter: {
-            "verbose": Rule(lambda t, v: EITHER if callable(t) else verbose.judge(t, v)),
             "X_trusted": together(fitting),
             "y_trusted": together(two_classes),
         },

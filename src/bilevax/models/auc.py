@@ -1,6 +1,6 @@
 """Many binary tasks on one representation, trained for the areas under their ROC curves."""
 
-import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from bilevax.models.base import (
     probabilities,
     random_numbers,
     read_rows,
+    tell,
     to_dense,
     two_classes,
 )  # fmt: skip
@@ -45,7 +46,8 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
     - `standardize`: bring columns to mean 0 and deviation 1 (sparse ones without the mean).
     - `steps`, `learning_rate`: of Adam, its rate falls to zero along a cosine; `mixing`: weight of fresh samples in the
       dual variable that each task keeps.
-    - `random_state`: of folds and draws; `verbose`: lines on stderr that say how held-out rows are ranked.
+    - `random_state`: of folds and draws; `verbose`: lines that say how held-out rows are ranked, on stderr or for a
+      function of a line.
 
     y is (samples,) with two classes, or (samples, tasks) with 0 and 1. Fitted: `classes_`, `layers_` and `lines_` (of
     the network and of the linear models, whose outputs are added, on the scale of `scaling_`), `log_odds_` (slope and
@@ -56,7 +58,7 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self, hidden: tuple[int, ...] = (32,), *, tasks_per_step: int | None = 10, batch_size: int = 64,
         ridge: float | None = None, folds: int = 5, standardize: bool = True, steps: int = 1000,
-        learning_rate: float = 3e-3, mixing: float = 0.6, random_state: Any = None, verbose: bool = False,
+        learning_rate: float = 3e-3, mixing: float = 0.6, random_state: Any = None, verbose: Any = False,
     ):  # fmt: skip
         self.hidden = hidden
         self.tasks_per_step = tasks_per_step
@@ -122,10 +124,10 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         if not folds:
             return self._fit_whole(rows, positive, pace)
         lines = many_tasks.choose_lines(rows, positive, folds)
-        self._say(f"logistic regressions, C = {lines.setting:g}: {lines.values.mean():.4f} on held-out rows")
+        tell(self, f"logistic regressions, C = {lines.setting:g}: {lines.values.mean():.4f} on held-out rows")
         start = self._begin(rows, positive, folds, lines, pace)
-        self._say(f"start, ridge = {self.ridge_:g}: {start.values.mean():.4f} on held-out rows")
-        self.n_steps_, best = many_tasks.find_stop(rows, positive, folds, start, self.ridge_, pace, self._say)
+        tell(self, f"start, ridge = {self.ridge_:g}: {start.values.mean():.4f} on held-out rows")
+        self.n_steps_, best = many_tasks.find_stop(rows, positive, folds, start, self.ridge_, pace, partial(tell, self))
         blended = many_tasks.blend(positive, folds, best, lines)
         self.linear_share_, (size, size_of_lines) = blended.share, blended.sizes
         joined = network.join([as_layers(own) for own in best.models], 1 / len(folds))
@@ -133,7 +135,7 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         whole = many_tasks.fit_lines(rows, positive, lines.setting)
         self.lines_ = many_tasks.scale_outputs(whole, blended.share / size_of_lines)
         self.held_out_ = many_tasks.judge_folds(positive, folds, blended.held)
-        self._say(f"with a share of {blended.share:g} for the regressions: {self.held_out_.mean():.4f}")
+        tell(self, f"with a share of {blended.share:g} for the regressions: {self.held_out_.mean():.4f}")
         held = np.zeros(positive.shape)
         for fold, own in zip(folds, blended.held, strict=True):
             held[fold.held] = own
@@ -148,10 +150,6 @@ class MultiTaskAUCClassifier(ClassifierMixin, BaseEstimator):
         start = many_tasks.choose_network(rows, positive, folds, self.hidden, ridges, pace)
         self.ridge_ = start.setting
         return start
-
-    def _say(self, line: str) -> None:
-        if self.verbose:
-            print(f"MultiTaskAUCClassifier: {line}", file=sys.stderr, flush=True)
 
     def _read(self, y: np.ndarray) -> np.ndarray:
         """True for positive samples, (samples, tasks); remembers the classes."""

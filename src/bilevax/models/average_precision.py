@@ -1,7 +1,7 @@
 """A classifier that ranks: trained for average precision, the area under the precision-recall curve."""
 
-import sys
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from bilevax.models.base import (
     random_numbers,
     read_rows,
     read_weights,
+    tell,
     to_dense,
     two_classes,
 )  # fmt: skip
@@ -61,7 +62,8 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
       0.3 and 1 by default.
     - `steps`, `learning_rate`: of Adam, its rate falls to zero along a cosine; `batch_size`: pairs of a positive and a
       negative sample in a step; `mixing`: weight of fresh samples in the moving averages of E_j.
-    - `random_state`: of folds and draws; `verbose`: lines on stderr that say how held-out rows are ranked.
+    - `random_state`: of folds and draws; `verbose`: lines that say how held-out rows are ranked, on stderr or for a
+      function of a line.
 
     Scores of held-out rows make one slope and one shift that turn scores into log-odds, so `predict` and
     `predict_proba` mean what they do elsewhere. Fitted: `classes_`, `positive_`, `layers_` (weights and shift of each
@@ -74,7 +76,7 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
         self, hidden: tuple[int, ...] = (), *, estimator: Any = None, C: float | None = None, folds: int = 5,
         standardize: bool = True, positive: Any = None, surrogate: str = "sigmoid", width: float | None = None,
         steps: int = 1000, learning_rate: float = 3e-3, batch_size: int = 128, mixing: float = 0.5,
-        random_state: Any = None, verbose: bool = False,
+        random_state: Any = None, verbose: Any = False,
     ):  # fmt: skip
         self.hidden = hidden
         self.estimator = estimator
@@ -154,32 +156,28 @@ class AveragePrecisionClassifier(ClassifierMixin, BaseEstimator):
                                  f"{int(table.positive.sum())} positive rows.")  # fmt: skip
             return rank_whole(table, self.hidden, self.C, pace, self.folds == 1)
         if len(self.hidden):
-            return rank_network(table, folds, self.hidden, self.C, pace, self._say)
+            return rank_network(table, folds, self.hidden, self.C, pace, partial(tell, self))
         again = 2 if table.positive.sum() < FEW else 0
         more = [fold for _ in range(again) for fold in draw_folds(table.positive, self.folds, rng)]
         line = find_line(table, folds + more, len(folds), strengths_of(self.C), OTHERS if self.standardize else ())
         self.scaling_ = self.scaling_._replace(limit=line.kind.limit)
         own = table._replace(rows=cut(table.rows, line.kind.limit))
-        self._say(f"start: C = {line.C:g}, {line.kind}: {line.values.mean():.4f} on held-out rows")
+        tell(self, f"start: C = {line.C:g}, {line.kind}: {line.values.mean():.4f} on held-out rows")
         if classifier:
             own, line = self._stack(own, X, folds, line, given)
-        return rank_linear(own, folds, line, pace, self._say)
+        return rank_linear(own, folds, line, pace, partial(tell, self))
 
     def _stack(self, table: Table, X: Any, folds: list, line: Any, given: np.ndarray | None) -> tuple[Table, Any]:
         """The table with the blocks of the estimator before its columns, and the blend of both as the start."""
         self.estimators_, blocks = score_out_of_fold(self.estimator, X, table.positive, given, folds)
         self.linear_share_, line = blend(table, folds, blocks, line)
-        self._say(f"estimator, with a share of {self.linear_share_:g} for the linear model: "
+        tell(self, f"estimator, with a share of {self.linear_share_:g} for the linear model: "
                   f"{line.values.mean():.4f} on held-out rows")  # fmt: skip
         return table._replace(rows=self._join(blocks, table.rows)), line
 
     @staticmethod
     def _join(blocks: np.ndarray, rows: Any) -> Any:
         return np.hstack([blocks, rows.toarray() if hasattr(rows, "toarray") else rows])
-
-    def _say(self, line: str) -> None:
-        if self.verbose:
-            print(f"AveragePrecisionClassifier: {line}", file=sys.stderr, flush=True)
 
     def _scores(self, X: Any, made: bool = False) -> np.ndarray:
         """Scores of rows; `made`: they are what the transformer made already."""

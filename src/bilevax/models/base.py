@@ -1,5 +1,6 @@
 """What the models share: two classes, the method, a run that says when it did not go well, log-odds from scores."""
 
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import optax
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_random_state, validate_data
 
@@ -94,8 +96,32 @@ def check_training(model: Any) -> None:
     arguments.count("steps", model.steps)
     arguments.count("batch_size", model.batch_size)
     arguments.share("mixing", model.mixing)
-    if not isinstance(model.verbose, (bool, int, np.bool_)):
-        raise TypeError(f"verbose must be True or False; got {model.verbose!r}.")
+    check_verbose(model.verbose)
+
+
+def check_verbose(value: Any) -> None:
+    """Refuse what says neither whether nor whom to tell."""
+    if not (isinstance(value, (bool, int, np.bool_)) or callable(value)):
+        raise TypeError(f"verbose must be True, False or a function of a line; got {value!r}.")
+
+
+def tell(model: Any, line: str) -> None:
+    """A line on stderr, or for the function that `verbose` is; nothing where it is False."""
+    if callable(model.verbose):
+        model.verbose(line)
+    elif model.verbose:
+        print(f"{type(model).__name__}: {line}", file=sys.stderr, flush=True)
+
+
+def tag_kind(tags: Any, kind: str) -> Any:
+    """Tags of a model that is a classifier of two classes where its kind is logistic, a regressor else."""
+    tags.target_tags.required = True
+    tags.estimator_type = "classifier" if kind == "logistic" else "regressor"
+    if kind == "logistic":
+        tags.classifier_tags = ClassifierTags(multi_class=False)
+    else:
+        tags.regressor_tags = RegressorTags()
+    return tags
 
 
 def check_network(model: Any) -> None:

@@ -1,6 +1,5 @@
 """A representation that many tasks share, from which each adapts a linear head to a few rows of its own."""
 
-import sys
 from typing import Any
 
 import jax
@@ -9,13 +8,12 @@ import numpy as np
 from jaxtyping import Float
 from sklearn.base import BaseEstimator
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bilevax import arguments
 from bilevax.models import fold_problem, network
-from bilevax.models.base import probabilities, random_numbers, two_classes
+from bilevax.models.base import check_verbose, probabilities, random_numbers, tag_kind, tell, two_classes
 from bilevax.models.meta_problem import Split, features, join_tasks, make_problem, split_tasks
 from bilevax.models.prior import is_logistic, read_groups
 from bilevax.models.prior_problem import Prior, fit_towards
@@ -56,7 +54,8 @@ class MetaLearner(BaseEstimator):
     - `kind`: "ridge" for numbers, "logistic" for two classes that mean something else in each task.
     - `splits`: how often a task is split; `support`: the share of its rows that it adapts to.
     - `decay`: of the weights of the body; "auto" chooses among 0.01, 0.001 and 0.0001 on tasks that are held back.
-    - `steps`: of the search, at most; `random_state`: of weights and splits; `verbose`: losses, on stderr.
+    - `steps`: of the search, at most; `random_state`: of weights and splits; `verbose`: losses, on stderr or
+      for a function.
 
     Fitted: `layers_` and `head_` (of standardised columns), `units_`, `decay_`, `decay_losses_`, `classes_`.
     Source: Guo, Hu, Zhang, Yang 2021, the introduction's "Meta Learning"; Rajeswaran, Finn, Kakade, Levine 2019.
@@ -67,7 +66,7 @@ class MetaLearner(BaseEstimator):
 
     def __init__(
         self, hidden: tuple[int, ...] = (32,), *, kind: str = "ridge", splits: int = 2, support: float = 0.5,
-        decay: float | str = "auto", steps: int = 300, random_state: Any = None, verbose: bool = False,
+        decay: float | str = "auto", steps: int = 300, random_state: Any = None, verbose: Any = False,
     ):  # fmt: skip
         self.hidden = hidden
         self.kind = kind
@@ -80,14 +79,7 @@ class MetaLearner(BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         """A classifier of two classes, or a regressor."""
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        tags.estimator_type = "classifier" if self.kind == "logistic" else "regressor"
-        if self.kind == "logistic":
-            tags.classifier_tags = ClassifierTags(multi_class=False)
-        else:
-            tags.regressor_tags = RegressorTags()
-        return tags
+        return tag_kind(super().__sklearn_tags__(), self.kind)
 
     def _check(self) -> None:
         """Refuse settings that are out of range."""
@@ -101,8 +93,7 @@ class MetaLearner(BaseEstimator):
         arguments.count("splits", self.splits)
         arguments.count("steps", self.steps)
         arguments.below_one("support", self.support)
-        if not isinstance(self.verbose, (bool, int, np.bool_)):
-            raise TypeError(f"verbose must be True or False; got {self.verbose!r}.")
+        check_verbose(self.verbose)
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> "MetaLearner":
         """Learn from X, a list of tasks (rows, targets); or from rows X, targets y and the task of each row."""
@@ -159,8 +150,7 @@ class MetaLearner(BaseEstimator):
             learned = self._train(Z, b, splits, decay, start, (~held).astype(float))
             losses = [self._query_loss(learned, Z, b, splits[k]) for k in np.flatnonzero(held)]
             self.decay_losses_[decay] = float(np.mean(losses))
-            if self.verbose:
-                print(f"MetaLearner: decay {decay:g}, held loss {self.decay_losses_[decay]:.4g}", file=sys.stderr)
+            tell(self, f"decay {decay:g}, held loss {self.decay_losses_[decay]:.4g}")
         return min(self.decay_losses_, key=self.decay_losses_.__getitem__)
 
     def _query_loss(self, learned: Any, Z: np.ndarray, b: np.ndarray, split: Split) -> float:

@@ -31,7 +31,8 @@ class PenaltyRidge(RegressorMixin, PenaltySearch):
       penalty for all. "auto" chooses among infinity, 3, 1 and 0.3.
     - `cv`: the number of folds, drawn at random.
     - `standardize`: whether penalties are those of columns with variance one.
-    - `steps`: of the search for penalties, at most; `random_state`: of the folds; `verbose`: losses of folds on stderr.
+    - `steps`: of the search for penalties, at most; `random_state`: of the folds; `verbose`: losses of folds, on
+      stderr or for a function.
 
     Fitted: `coef_` and `intercept_` (of the columns as given), `penalties_` (one for each column, as RidgeCV's
     alpha), `common_penalty_`, `shrinkage_`, `shrinkage_losses_` (of the folds, by strength).
@@ -82,7 +83,8 @@ class PenaltyLogistic(ClassifierMixin, PenaltySearch):
       penalty for all. "auto" chooses among infinity, 3, 1 and 0.3.
     - `cv`: the number of folds, drawn at random, each with its share of every class.
     - `standardize`: whether penalties are those of columns with variance one.
-    - `steps`: of the search for penalties, at most; `random_state`: of the folds; `verbose`: losses of folds on stderr.
+    - `steps`: of the search for penalties, at most; `random_state`: of the folds; `verbose`: losses of folds, on
+      stderr or for a function.
 
     Fitted: `coef_` and `intercept_` (of the columns as given), `penalties_` (one for each column, as 1/C),
     `common_penalty_`, `shrinkage_`, `shrinkage_losses_` (of the folds, by strength); `classes_`.

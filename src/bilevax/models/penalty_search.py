@@ -1,6 +1,6 @@
 """The search for penalties: a common one from a grid, then one for each feature, held to it by a chosen shrinkage."""
 
-import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator
 
 from bilevax import arguments
 from bilevax.models import fold_problem
+from bilevax.models.base import check_verbose, tell
 from bilevax.problem import Problem
 from bilevax.run.solve import solve
 
@@ -18,14 +19,14 @@ RIDGE_GRID = np.geomspace(1e-4, 100, 25)  # common penalties that are tried, in 
 LOGISTIC_GRID = np.geomspace(1e-4, 10, 11)
 
 
-class PenaltySearch(BaseEstimator):
+class PenaltySearch(BaseEstimator, ABC):
     """What both models share: the search for a common penalty, then for one of each feature."""
 
     grid: Any = RIDGE_GRID
 
     def __init__(
         self, *, groups: Sequence[Any] | None = None, shrinkage: float | str = "auto", cv: int = 5,
-        standardize: bool = True, steps: int = 100, random_state: Any = None, verbose: bool = False,
+        standardize: bool = True, steps: int = 100, random_state: Any = None, verbose: Any = False,
     ):  # fmt: skip
         self.groups = groups
         self.shrinkage = shrinkage
@@ -42,8 +43,7 @@ class PenaltySearch(BaseEstimator):
         arguments.count("cv", self.cv, least=2)
         arguments.count("steps", self.steps)
         arguments.flag("standardize", self.standardize)
-        if not isinstance(self.verbose, (bool, int, np.bool_)):
-            raise TypeError(f"verbose must be True or False; got {self.verbose!r}.")
+        check_verbose(self.verbose)
 
     def _places(self, width: int) -> np.ndarray:
         """The number of the group of each column."""
@@ -112,23 +112,20 @@ class PenaltySearch(BaseEstimator):
             for c, penalties in enumerate(candidates):
                 losses[held, c] = self._losses(self._refit(Z[~held], y[~held], penalties), Z[held], y[held])
             told = ", ".join(f"{loss:.4g}" for loss in losses[held].mean(0))
-            self._tell(f"fold {k + 1} of {fold.max() + 1}: {told}")
+            tell(self, f"fold {k + 1} of {fold.max() + 1}: {told}")
         self.shrinkage_losses_ = dict(zip(STRENGTHS, losses.mean(0).tolist(), strict=True))
         best = min(self.shrinkage_losses_, key=self.shrinkage_losses_.__getitem__)
-        self._tell(f"shrinkage {best:g} of {', '.join(f'{s:g}' for s in STRENGTHS)}")
+        tell(self, f"shrinkage {best:g} of {', '.join(f'{s:g}' for s in STRENGTHS)}")
         return best
 
-    def _tell(self, words: str) -> None:
-        if self.verbose:
-            print(f"{type(self).__name__}: {words}", file=sys.stderr, flush=True)
-
-    # What a model has of its own.
-
+    @abstractmethod
     def _problem(self, Z: np.ndarray, y: np.ndarray, fold: np.ndarray, place: np.ndarray) -> Problem:
-        raise NotImplementedError
+        """The lower problems of all folds."""
 
+    @abstractmethod
     def _refit(self, Z: np.ndarray, y: np.ndarray, penalties: np.ndarray) -> tuple[np.ndarray, Any]:
-        raise NotImplementedError
+        """Weights and shift for these penalties."""
 
+    @abstractmethod
     def _losses(self, model: tuple[np.ndarray, Any], Z: np.ndarray, y: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
+        """The loss of each row."""

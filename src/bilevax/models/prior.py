@@ -1,19 +1,17 @@
 """Linear models of many groups that share a prior, learned from all of them."""
 
-import sys
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from sklearn.base import BaseEstimator
 from sklearn.metrics import accuracy_score, r2_score
-from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from bilevax import arguments
 from bilevax.models import fold_problem, prior_problem
-from bilevax.models.base import probabilities, random_numbers, two_classes
+from bilevax.models.base import check_verbose, probabilities, random_numbers, tag_kind, tell, two_classes
 from bilevax.models.penalty_search import LOGISTIC_GRID, RIDGE_GRID
 from bilevax.models.prior_problem import Prior
 from bilevax.run.solve import solve
@@ -38,7 +36,8 @@ class SharedPrior(BaseEstimator):
     - `shrinkage`: s, how strongly log α_j are held to a common one, in s/2n Σ log(1 + d_j²).
     - `cv`: the number of folds of the rows of each group; a group as a whole is one more.
     - `standardize`: whether columns are brought to variance one first.
-    - `steps`: of the search, at most; `random_state`: of the folds; `verbose`: what was found, on stderr.
+    - `steps`: of the search, at most; `random_state`: of the folds; `verbose`: what was found, on stderr or
+      for a function.
 
     Fitted: `groups_`, `coef_` (groups, features) and `intercept_` (groups,), `prior_coef_` and `prior_intercept_` (of
     new groups), all of the columns as given; `precision_` (of standardised columns, the shift last), `classes_`.
@@ -50,7 +49,7 @@ class SharedPrior(BaseEstimator):
 
     def __init__(
         self, *, kind: str = "ridge", precision: float | str = "auto", shrinkage: float = 1.0, cv: int = 5,
-        standardize: bool = True, steps: int = 100, random_state: Any = None, verbose: bool = False,
+        standardize: bool = True, steps: int = 100, random_state: Any = None, verbose: Any = False,
     ):  # fmt: skip
         self.kind = kind
         self.precision = precision
@@ -63,14 +62,7 @@ class SharedPrior(BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         """A classifier of two classes, or a regressor."""
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        tags.estimator_type = "classifier" if self.kind == "logistic" else "regressor"
-        if self.kind == "logistic":
-            tags.classifier_tags = ClassifierTags(multi_class=False)
-        else:
-            tags.regressor_tags = RegressorTags()
-        return tags
+        return tag_kind(super().__sklearn_tags__(), self.kind)
 
     def _check(self) -> None:
         """Refuse settings that are out of range."""
@@ -81,8 +73,7 @@ class SharedPrior(BaseEstimator):
         arguments.count("cv", self.cv, least=2)
         arguments.count("steps", self.steps)
         arguments.flag("standardize", self.standardize)
-        if not isinstance(self.verbose, (bool, int, np.bool_)):
-            raise TypeError(f"verbose must be True or False; got {self.verbose!r}.")
+        check_verbose(self.verbose)
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> "SharedPrior":
         """Learn the prior and the models from rows X, targets or labels y, and the group of each row."""
@@ -151,9 +142,8 @@ class SharedPrior(BaseEstimator):
         result = solve(problem, fold_problem.METHOD, steps=self.steps, metrics=None, progress=False)
         self.n_steps_ = result.steps
         found = prior_problem.prior_at(result.x, problem)
-        if self.verbose:
-            told = ", ".join(f"{value:.3g}" for value in found.precision[:10])
-            print(f"SharedPrior: {len(splits)} lower problems, {result.steps} steps, precision {told}", file=sys.stderr)
+        told = ", ".join(f"{value:.3g}" for value in found.precision[:10])
+        tell(self, f"{len(splits)} lower problems, {result.steps} steps, precision {told}")
         return found
 
     def _fit_one(self, A: np.ndarray, b: np.ndarray, prior: Prior) -> np.ndarray:

@@ -1,7 +1,7 @@
 """A classifier that finds wrong labels: by what models say of rows they have not seen, and by a few trusted rows."""
 
-import sys
 import warnings
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, has_fit_param
 
 from bilevax import arguments
 from bilevax.models import experts, label_noise, row_weights
-from bilevax.models.base import check_labels, explain_rows, random_numbers, read_rows
+from bilevax.models.base import check_labels, check_verbose, explain_rows, random_numbers, read_rows, tell
 from bilevax.models.opinions import (
     LEAST_FOR_TREES,
     Base,
@@ -106,7 +106,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
             base = self._base(X, codes, trusted, seed, pred_probs, trusted_pred_probs)
             verdict = self._judge(base, X, codes, trusted, trusted_codes, seed)
             self._keep(base, verdict, codes)
-            self._tell("training on what is believed")
+            tell(self, "training on what is believed")
             self.estimator_ = self._train(base.model, X, codes, trusted, trusted_codes, verdict)
         return self
 
@@ -116,14 +116,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
             raise ValueError(f"folds must be at least 2; got {self.folds}.")
         if self.estimator is not None and not hasattr(self.estimator, "predict_proba"):
             raise TypeError(f"estimator must be a classifier with predict_proba; got {self.estimator!r}.")
-        if not (isinstance(self.verbose, (bool, int, np.bool_)) or callable(self.verbose)):
-            raise TypeError(f"verbose must be True, False or a function of a line; got {self.verbose!r}.")
-
-    def _tell(self, line: str) -> None:
-        if callable(self.verbose):
-            self.verbose(f"{line} ...")
-        elif self.verbose:
-            print(f"{line} ...", file=sys.stderr, flush=True)
+        check_verbose(self.verbose)
 
     def _trusted_rows(self, X: Any, X_trusted: Any, y_trusted: Any) -> tuple[Any, np.ndarray]:
         """The trusted rows, checked; none where there are none."""
@@ -157,7 +150,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         """The estimator and what it says out of fold; or what the user's own model says."""
         candidates, num_classes = self._candidates(sp.issparse(X), codes, seed), len(self.classes_)
         if pred_probs is None and trusted_pred_probs is None:
-            return choose_base(candidates, X, codes, trusted, num_classes, self.folds, seed, self._tell)
+            return choose_base(candidates, X, codes, trusted, num_classes, self.folds, seed, partial(tell, self))
         rows = _read_probabilities("pred_probs", pred_probs, X.shape[0], num_classes)
         sure = trusted_pred_probs if trusted.shape[0] else np.zeros((0, num_classes))
         opinion = Opinion(rows, _read_probabilities("trusted_pred_probs", sure, trusted.shape[0], num_classes))
@@ -169,12 +162,12 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         """P(right class | given label, row) of each row."""
         if len(trusted_codes) < FEWEST:
             return _disagreement(base.opinion, codes, len(trusted_codes))
-        self._tell("training on the trusted rows alone")
+        tell(self, "training on the trusted rows alone")
         candidates = linear_models(sp.issparse(X))
         if len(trusted_codes) >= LEAST_FOR_TREES and not sp.issparse(X):
             candidates.append(trees(trusted_codes, seed))
         alone, model = trust_alone(candidates, X, trusted, trusted_codes, len(self.classes_))
-        self._tell("learning how much to believe each label")
+        tell(self, "learning how much to believe each label")
         weighted = WeightedRows(base.opinion, X, codes, trusted, trusted_codes, seed)
         opinion, learned = weighted.ask(alone, model, self.folds)
         shares, weighing = experts.weigh([base.opinion, alone, opinion], trusted_codes, codes)
