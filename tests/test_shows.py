@@ -33,7 +33,7 @@ def python_blocks(path):
 
 
 APPLICATIONS = [
-    f"docs/applications/{name}.md" for name in ("average_precision", "cleaning", "meta_learning", "multi_task_auc")
+    str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs" / "applications").glob("*.md")) if python_blocks(page)
 ]
 
 
