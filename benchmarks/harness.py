@@ -5,6 +5,7 @@ import gc
 import json
 import statistics
 import time
+import warnings
 from pathlib import Path
 
 import jax
@@ -101,6 +102,31 @@ def options(doc):
     parser.add_argument("--short", action="store_true", help="small sizes, a few steps: to see that it runs")
     parser.add_argument("--json", metavar="FILE", help="write the figures there as well")
     return parser
+
+
+def judge_halves(doc, halves, measure, tell, given):
+    """Measure each table of one half or of all, by `measure(make, seed)`; `tell` shows a half and returns figures.
+
+    What is returned is of the last half.
+    """
+    parser = options(doc)
+    parser.add_argument("--half", choices=[*halves, "all"], default="judge", help="which tables")
+    parser.add_argument("--seeds", type=int, default=5, help="draws of each table")
+    chosen = parser.parse_args(given)
+    warnings.simplefilter("ignore")
+    everything, last = {}, {}
+    for half in [*halves] if chosen.half == "all" else [chosen.half]:
+        names, seeds = (list(halves[half])[:1], 1) if chosen.short else (list(halves[half]), chosen.seeds)
+        found = {}
+        for name in names:
+            found[name] = [measure(halves[half][name], seed) for seed in range(seeds)]
+            print(f"{name}: {np.mean([run['seconds'] for run in found[name]]):.2f} s a fit of ours", flush=True)
+        print(f"\nThe half {half!r}:")
+        last = tell(found)
+        everything[half] = {"tables": found, **last}
+    if chosen.json:
+        Path(chosen.json).write_text(json.dumps(everything, indent=1))
+    return last
 
 
 def show(title, columns, rows):

@@ -7,11 +7,7 @@ All models see standardised columns and choose by five folds; the common penalty
 A figure is the test loss (squared error by variance, or logistic loss), a mean over seeds; a gain is 1 − ours/other.
 """
 
-import argparse
-import json
 import time
-import warnings
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +17,7 @@ from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
+from benchmarks import harness
 from bilevax.models import PenaltyLogistic, PenaltyRidge
 from bilevax.models.penalty_search import LOGISTIC_GRID, RIDGE_GRID
 
@@ -131,19 +128,17 @@ def loss(model, X, y):
     return float(np.mean((model.predict(X) - y) ** 2) / np.var(y))
 
 
-def measure(make, seed, only=None):
-    """The test loss and the seconds of each model."""
+def measure(make, seed):
+    """The test loss of each model, and the seconds of a fit of ours."""
     table = make(seed)
     order = np.random.default_rng(1000 + seed).permutation(len(table.y))
     train, test = order[: table.train], order[table.train :]
     found = {}
     for name, model in contenders(table, seed).items():
-        if only and name not in only:
-            continue
         begun = time.perf_counter()
         model.fit(table.X[train], table.y[train])
-        seconds = time.perf_counter() - begun
-        found[name] = loss(model, table.X[test], table.y[test]), seconds
+        found.setdefault("seconds", time.perf_counter() - begun)
+        found[name] = loss(model, table.X[test], table.y[test])
     return found
 
 
@@ -152,7 +147,7 @@ def tell(figures):
     print("| table | ours | one penalty | elastic net | gain on one penalty | gain on the net |\n" + "|---" * 6 + "|")
     gains = []
     for name, runs in figures.items():
-        ours, common, net = (np.mean([run[kind][0] for run in runs]) for kind in ("ours", "common", "elastic net"))
+        ours, common, net = (np.mean([run[kind] for run in runs]) for kind in ("ours", "common", "elastic net"))
         gains.append((1 - ours / common, 1 - ours / net))
         cells = " | ".join(f"{value:.4f}" for value in (ours, common, net))
         print(f"| {name} | {cells} | {gains[-1][0]:+.1%} | {gains[-1][1]:+.1%} |")
@@ -163,30 +158,8 @@ def tell(figures):
 
 
 def main(given=None):
-    """Measure every table of the half with every seed; the last lines are those of the last half."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="one table of the half, one seed")
-    parser.add_argument("--half", choices=[*HALVES, "all"], default="judge")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="where the figures go")
-    chosen = parser.parse_args(given)
-    warnings.simplefilter("ignore")
-    everything, last = {}, {}
-    for half in [*HALVES] if chosen.half == "all" else [chosen.half]:
-        names, seeds = (list(HALVES[half])[:1], 1) if chosen.short else (list(HALVES[half]), chosen.seeds)
-        figures = {}
-        for name in names:
-            figures[name] = [measure(HALVES[half][name], seed) for seed in range(seeds)]
-            told = {kind: sum(run[kind][1] for run in figures[name]) / seeds for kind in figures[name][0]}
-            print(
-                f"{name}: " + ", ".join(f"{kind} {seconds:.2f} s a fit" for kind, seconds in told.items()), flush=True
-            )
-        print(f"\nThe half {half!r}:")
-        last = tell(figures)
-        everything[half] = {"tables": figures, **last}
-    if chosen.json:
-        chosen.json.write_text(json.dumps(everything, indent=1))
-    return last
+    """Run the benchmark and return the last lines."""
+    return harness.judge_halves(__doc__, HALVES, measure, tell, given)
 
 
 if __name__ == "__main__":

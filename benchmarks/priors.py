@@ -8,11 +8,7 @@ that were not. Pooled and own models choose their penalty by five folds, from th
 1 − ours/other.
 """
 
-import argparse
-import json
 import time
-import warnings
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +17,7 @@ from sklearn.linear_model import LogisticRegressionCV, RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from benchmarks import harness
 from benchmarks.mixed import MixedModel
 from bilevax.models import SharedPrior
 from bilevax.models.penalty_search import LOGISTIC_GRID, RIDGE_GRID
@@ -120,8 +117,9 @@ def own_scores(train, rest, classes):
     return shared, own
 
 
-def measure(table, seed):
+def measure(make, seed):
     """For each model the losses of seen and of new groups; and the seconds of ours."""
+    table = make(seed)
     classes, training = np.issubdtype(table.y.dtype, np.integer), table.part == "train"
     rest = Table(*(column[~training] for column in table))
     train = [column[training] for column in table[:3]]
@@ -160,27 +158,8 @@ def tell(figures):
 
 
 def main(given=None):
-    """Measure every table of the half with every seed; the last lines are those of the last half."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="one table of the half, one seed")
-    parser.add_argument("--half", choices=[*HALVES, "all"], default="judge")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="where the figures go")
-    chosen = parser.parse_args(given)
-    warnings.simplefilter("ignore")
-    everything, last = {}, {}
-    for half in [*HALVES] if chosen.half == "all" else [chosen.half]:
-        names, seeds = (list(HALVES[half])[:1], 1) if chosen.short else (list(HALVES[half]), chosen.seeds)
-        figures = {}
-        for name in names:
-            figures[name] = [measure(HALVES[half][name](seed), seed) for seed in range(seeds)]
-            print(f"{name}: {np.mean([run['seconds'] for run in figures[name]]):.2f} s a fit", flush=True)
-        print(f"\nThe half {half!r}:")
-        last = tell(figures)
-        everything[half] = {"tables": figures, **last}
-    if chosen.json:
-        chosen.json.write_text(json.dumps(everything, indent=1))
-    return last
+    """Run the benchmark and return the last lines."""
+    return harness.judge_halves(__doc__, HALVES, measure, tell, given)
 
 
 if __name__ == "__main__":
