@@ -62,7 +62,7 @@ def read_whole(path: Path) -> bytes:
         raise _explain(error, f"{path} cannot be read") from error
 
 
-def write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes | memoryview) -> None:
     """Write a file that appears whole or not at all; other processes may write the same one at the same time."""
     if path.is_dir():
         raise IsADirectoryError(f"path must be that of a file; {path} is a folder.")
@@ -202,7 +202,7 @@ def _rescue(error: OSError, write: Callable[[Path], None]) -> OSError:
         return error
     try:
         write(place)
-        _sync_all(place)
+        sync_all(place)
     except BaseException as second:
         shutil.rmtree(place, ignore_errors=True)
         if isinstance(second, Exception):
@@ -242,7 +242,7 @@ def _sweep(home: Path) -> None:
 
 def _appear(part: Path, folder: Path, names: Iterable[str]) -> None:
     new = part / NEW
-    _sync_all(new)
+    sync_all(new)
     if part.parent != folder:
         try:
             os.rename(new, folder)
@@ -251,7 +251,7 @@ def _appear(part: Path, folder: Path, names: Iterable[str]) -> None:
                 raise
             part = part.rename(folder / part.name)  # another process made the folder meanwhile
         else:
-            _sync(folder.parent)
+            sync(folder.parent)
             return
     with locks.alone_in(folder):
         _sweep(folder)
@@ -276,7 +276,7 @@ def _switch(part: Path, names: set[str]) -> None:
     else:
         os.symlink(NEW, part / LINK)
         os.replace(part / LINK, part / SHOWN)  # the moment
-        _sync(part)
+        sync(part)
 
 
 def _show_old(part: Path, names: set[str]) -> None:
@@ -302,7 +302,7 @@ def _end_links(part: Path) -> None:
                 os.replace(part / SHOWN / name, link)
             else:
                 link.unlink()
-    _sync(part.parent)
+    sync(part.parent)
 
 
 def _settle(part: Path) -> None:
@@ -311,13 +311,13 @@ def _settle(part: Path) -> None:
     shutil.rmtree(part)
 
 
-def _sync_all(folder: Path) -> None:
+def sync_all(folder: Path) -> None:
     """Have the files of a folder on the disk."""
     for file in (*folder.iterdir(), folder):
-        _sync(file)
+        sync(file)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Have the file, or the names in a folder, on the disk."""
     if os.name == "nt":  # there only a file that is open for writing can be asked for that
         return

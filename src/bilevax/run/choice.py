@@ -21,6 +21,7 @@ NUMBERS_A_SECOND = 2e9  # that a processor gets through, about
 
 # One object each, so that the next run on such a problem compiles nothing.
 IMPLICIT, BLOCK_SOBA, MA_SOBA = implicit(), block_soba(), ma_soba()
+METHODS = {method.name: method for method in (IMPLICIT, BLOCK_SOBA, MA_SOBA)}
 
 
 class Choice(NamedTuple):

@@ -98,6 +98,13 @@ class Plan:
             due += max(1, due // 2)
         return due - steps
 
+    def lacks_record(self, run: Usage) -> bool:
+        """Whether a run that starts or goes on has to record first: it never did, or not here, or not the target."""
+        if not run.trace.rows:
+            return True
+        last, is_due = run.trace.rows[-1], run.steps > 0 and self.steps_to_record(run.steps - 1) == 1
+        return not self.target.keys() <= last.keys() or (is_due and last["step"] != run.steps)
+
     def check(self) -> None:
         """Refuse what is no target or no metric, before anything is computed."""
         if not isinstance(self.target, Mapping):
@@ -121,14 +128,14 @@ class Plan:
                 shown = ", ".join(metrics) or "none"
                 raise ValueError(f"target names {name!r}, which is no recorded metric; the metrics are {shown}.")
 
-    def verdict(self, run: Usage, interrupted: bool) -> tuple[str, str] | None:
+    def verdict(self, run: Usage, interrupted: str | None) -> tuple[str, str] | None:
         """Status and reason, if the run is over."""
         row = run.trace.rows[-1]
         for name, value in self.target.items():
             if row[name] <= value:
                 return "target", f"{name} reached {row[name]:.6g}"
         if interrupted:
-            return "interrupted", f"stopped by Ctrl-C after {run.steps} steps"
+            return "interrupted", f"stopped by {interrupted} after {run.steps} steps"
         if run.converged:
             return "done", f"after {run.steps} steps no further step changes x"
         used_up = self.budget.used_up(run)

@@ -3,12 +3,14 @@
 import html
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from bilevax import files
 from bilevax.algorithms.contract import Cost
 from bilevax.problem import Problem
 from bilevax.run import saved
@@ -76,6 +78,10 @@ class Result:
         >>> result.save("run.npz")
         >>> result = bx.solve(problem, algorithm, steps=20_000, resume=bx.Result.load("run.npz"))
         """
+        files.write_whole(files.path_of("path", path), self.pack())
+
+    def pack(self) -> memoryview:
+        """The content of a file."""
         fields = {
             "status": self.status, "message": self.message, "steps": self.steps, "cost": list(self.cost),
             "seconds": self.seconds, "seed": self.seed, "origin": self.origin, "notes": list(self.notes),
@@ -85,7 +91,7 @@ class Result:
         if self.guard is not None:
             fields["guard"] = {name: getattr(self.guard, name) for name in GUARD_FIELDS}
             states["good"] = self.guard.good
-        saved.write(path, fields, {"x": self.x, "y": self.y}, states)
+        return saved.pack(fields, {"x": self.x, "y": self.y}, states)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], problem: Problem | None = None) -> "Result":
@@ -96,17 +102,23 @@ class Result:
         """
         if problem is not None and not isinstance(problem, Problem):
             raise TypeError(f"problem must be a bilevax.Problem, or left out; got {type(problem).__name__}.")
-        fields, trees, states = saved.read(path)
+        path = files.path_of("path", path)
+        result = cls.unpack(files.read_whole(path), path)
+        if problem is not None:
+            _check_sizes(path, problem, result.x, result.y)
+            result.x = problem.give_back_x(_flat(result.x))
+            result.y = problem.give_back_y(_flat(result.y, problem.num_tasks))
+        return result
+
+    @classmethod
+    def unpack(cls, content: bytes, path: Path) -> "Result":
+        """What `pack` made, the content of the file `path`."""
+        fields, trees, states = saved.unpack(content, path)
         trace = Trace(fields.pop("rows"), fields.pop("settings"))
         guard = fields.pop("guard", None)
         kept = None if guard is None else Guard(good=states["good"], **guard)
-        x, y = trees["x"], trees["y"]
-        if problem is not None:
-            _check_sizes(path, problem, x, y)
-            x = problem.give_back_x(_flat(x))
-            y = problem.give_back_y(_flat(y, problem.num_tasks))
         cost, notes = Cost(*fields.pop("cost")), tuple(fields.pop("notes"))
-        return cls(x=x, y=y, cost=cost, notes=notes, trace=trace, state=states["state"], guard=kept, **fields)
+        return cls(**trees, cost=cost, notes=notes, trace=trace, state=states["state"], guard=kept, **fields)
 
 
 def _check_sizes(path: str | os.PathLike[str], problem: Problem, x: PyTree, y: PyTree) -> None:

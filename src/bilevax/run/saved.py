@@ -2,16 +2,14 @@
 
 import io
 import json
-import os
 import zipfile
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
-
-from bilevax import files
 
 FORMAT = 1
 PAGE = "page"  # the JSON
@@ -49,10 +47,8 @@ def _tree(plain: Any, arrays: Any) -> PyTree:
     return (list if kind == "list" else tuple)(_tree(part, arrays) for part in parts)
 
 
-def write(
-    path: str | os.PathLike[str], fields: dict[str, Any], trees: dict[str, PyTree], states: dict[str, Any]
-) -> None:
-    """Write fields that JSON knows, trees, and the leaves of states; the file appears whole or not at all."""
+def pack(fields: dict[str, Any], trees: dict[str, PyTree], states: dict[str, Any]) -> memoryview:
+    """The content of a file with fields that JSON knows, trees, and the leaves of states."""
     arrays: dict[str, Any] = {}
     structures = {name: _plain(tree, arrays, name) for name, tree in trees.items()}
     for name, state in states.items():
@@ -62,13 +58,11 @@ def write(
     content = io.BytesIO()
     arrays[PAGE] = np.frombuffer(page.encode(), np.uint8)
     np.savez(content, allow_pickle=False, **arrays)
-    files.write_whole(files.path_of("path", path), content.getvalue())
+    return content.getbuffer()
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, PyTree], dict[str, SavedState]]:
-    """What `write` wrote; any other file is refused by its name."""
-    path = files.path_of("path", path)
-    content = files.read_whole(path)
+def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, PyTree], dict[str, SavedState]]:
+    """What was packed; any other file is refused by its name."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +26,8 @@ from bilevax.algorithms.contract import (
 from bilevax.algorithms.frame import rate_at
 from bilevax.problem import Problem
 from bilevax.run import terminal, watch
-from bilevax.run.choice import choose_method
+from bilevax.run.checkpoint import Checkpoints, NoCheckpoints, in_folder
+from bilevax.run.choice import METHODS, choose_method
 from bilevax.run.guard import Guard
 from bilevax.run.metrics import exact_metrics
 from bilevax.run.plan import CHUNK, RUN_COLUMNS, Budget, Metrics, Plan, evaluate, record_interval, start_of
@@ -156,19 +158,19 @@ def _origin_of(problem: Problem, algorithm: Algorithm) -> dict[str, str]:
     return {"algorithm": algorithm.name, **settings, **problem.identify(), "default type": str(jnp.result_type(float))}
 
 
-def _check_resume(resume: Any, origin: dict[str, str], seed: int | None) -> None:
+def _check_resume(name: str, resume: Any, origin: dict[str, str], seed: int | None) -> None:
     """Refuse a result that another algorithm, other settings, another problem or another seed left behind."""
     if not isinstance(resume, Result):
-        raise TypeError(f"resume must be a bilevax.Result; got {type(resume).__name__}.")
+        raise TypeError(f"{name} must be a bilevax.Result; got {type(resume).__name__}.")
     other = identity.differences(resume.origin, origin)
     if other:
         left_by = resume.origin.get("algorithm", "an unknown algorithm")
         raise ValueError(
-            f"resume must come from a run of {origin['algorithm']} on the same problem with the same settings; it "
+            f"{name} must come from a run of {origin['algorithm']} on the same problem with the same settings; it "
             f"comes from {left_by}, and not the same are {', '.join(other)}."
         )
     if seed is not None and seed != resume.seed:
-        raise ValueError(f"resume comes from a run with seed {resume.seed}, which it keeps; got seed={seed}.")
+        raise ValueError(f"{name} comes from a run with seed {resume.seed}, which it keeps; got seed={seed}.")
 
 
 def _begin(
@@ -184,7 +186,8 @@ def _begin(
     if resume is not None:
         state, guard = _resumed_state(problem, algorithm, resume)
         trace = Trace([dict(row) for row in resume.trace.rows], dict(resume.trace.settings))
-        of_all |= {"steps": resume.steps, "cost": resume.cost, "seconds": resume.seconds, "guard": guard}
+        own = resume.notes[: len(resume.notes) - (len(guard.notes) if guard else 0)]  # a guard has its own
+        of_all |= {"steps": resume.steps, "cost": resume.cost, "seconds": resume.seconds, "guard": guard, "notes": own}
         run = _Run(**of_all, state=state, trace=trace)
         _rehearse(run, plan)
         return run
@@ -291,10 +294,13 @@ def _loop_of(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
     return jax.jit(loop, donate_argnums=1)
 
 
-def _carry_out(run: _Run, plan: Plan, interrupted: Callable[[], bool], report: terminal.Report) -> tuple[str, str]:
+def _carry_out(
+    run: _Run, plan: Plan, interrupted: Callable[[], str | None], report: terminal.Report,
+    checkpoints: Checkpoints | NoCheckpoints,
+) -> tuple[str, str]:  # fmt: skip
     """Run until the plan says that it is over; status and reason."""
     loop = _loop_of(run.algorithm.name, run.algorithm.step)
-    if not run.trace.rows or not plan.target.keys() <= run.trace.rows[-1].keys():
+    if plan.lacks_record(run):
         run.record(plan.metrics)
     plan.check_target(run.trace.rows[-1])
     run.look()
@@ -319,6 +325,10 @@ def _carry_out(run: _Run, plan: Plan, interrupted: Callable[[], bool], report: t
             run.look()
         report(run.steps, plan.budget.share(run), run.trace.rows[-1])
         ended = plan.verdict(run, interrupted())
+        if ended is None and checkpoints.is_due():
+            checkpoints.write(run.result("interrupted", f"a checkpoint after {run.steps} steps"))
+    if ended[0] == "interrupted":
+        checkpoints.write(run.result(*ended))
     if run.guard is not None:
         run.guard.finish(run)
     return ended
@@ -351,6 +361,8 @@ def solve(
     metrics: Metrics | None = exact_metrics,
     iterate: str = "last",
     resume: Result | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: float = 60.0,
     progress: bool | None = None,
 ) -> Result:
     """Run an algorithm on a problem until a budget is used up, a target is met, or it ends by itself.
@@ -378,7 +390,12 @@ def solve(
     - `resume`: a Result of the same problem, algorithm and settings to go on from, others are refused; its steps,
       samples and seconds count towards the budgets, its seed is kept, and the outcome has the same bits as one
       uninterrupted run.
+    - `checkpoint`: a folder in which the run is kept, `every` so many seconds (less often where writing takes long) and
+      at its end. The same call again, in another process, goes on from there, and ends with the bits of a run that
+      was never interrupted. SIGTERM writes one before the process ends.
     - `progress`: a bar on stderr; by default where stderr is a terminal.
+
+    >>> result = bx.solve(problem, seconds=3600, checkpoint="run")  # killed? call it again
 
     Ctrl-C ends the run after the current chunk of steps and returns what was reached. An error of a metric or of a
     loss carries what was reached before it as its attribute `result`, from which `resume` goes on. Now and then the
@@ -396,36 +413,52 @@ def solve(
     budget = Budget(steps, samples, seconds)
     budget.check()
     budget.check_for(problem)
-    notes: tuple[str, ...] = ()
-    if algorithm is None:
-        algorithm, notes = choose_method(problem, budget)
-    check_parts(algorithm)
-    plan = Plan(budget, {} if target is None else target, record_interval(record_every, budget), metrics)
-    plan.check()
-    identity.check_losses(problem)
-    origin = _origin_of(problem, algorithm)
-    if resume is not None:
-        _check_resume(resume, origin, seed)
-    seed = (0 if seed is None else seed) if resume is None else resume.seed
-    if iterate == "random":
-        if steps is None:
-            raise ValueError("iterate='random' draws t̃ from 0..steps: give steps=.")
-        budget.steps = int(np.random.default_rng(seed).integers(0, steps + 1))
-        if resume is not None and resume.steps > budget.steps:
-            raise ValueError(
-                f"resume is at step {resume.steps}, past the random iterate t̃ = {budget.steps} of this seed."
-            )
-    if budget.steps:
-        schedule.check_all(algorithm.settings, 1, budget.steps)
-    _check_batches(problem, algorithm.settings)
-    with terminal.interruptible() as interrupted, terminal.progress(progress) as report:
-        run = _begin(problem, algorithm, seed, origin, resume, plan)
-        run.notes = (*notes, *_words_on_rates(algorithm, run.state))
-        try:
-            status, message = _carry_out(run, plan, interrupted, report)
-            if run.trace.rows[-1]["step"] != run.steps:
-                run.record(metrics)
-        except BaseException as error:
-            run.rescue(error)
-            raise
-    return run.result(status, message)
+    if resume is not None and checkpoint is not None:
+        raise ValueError("resume and checkpoint cannot be given together: a checkpoint is what a run goes on from.")
+    with in_folder(checkpoint, every) as checkpoints:
+        kept = checkpoints.newest()
+        before, name = (resume, "resume") if kept is None else (kept, f"checkpoint {os.fspath(checkpoint or '')!r}")
+        notes: tuple[str, ...] = ()
+        if algorithm is None and kept is not None and kept.origin.get("algorithm") in METHODS:
+            algorithm = METHODS[kept.origin["algorithm"]]  # whatever is left of the budget
+        elif algorithm is None:
+            algorithm, notes = choose_method(problem, budget)
+        check_parts(algorithm)
+        plan = Plan(budget, {} if target is None else target, record_interval(record_every, budget), metrics)
+        plan.check()
+        identity.check_losses(problem)
+        origin = _origin_of(problem, algorithm)
+        if before is not None:
+            _check_resume(name, before, origin, seed)
+        seed = (0 if seed is None else seed) if before is None else before.seed
+        if iterate == "random":
+            budget.steps = _random_step(steps, seed, before)
+        if budget.steps:
+            schedule.check_all(algorithm.settings, 1, budget.steps)
+        _check_batches(problem, algorithm.settings)
+        with terminal.interruptible(checkpoint is not None) as interrupted, terminal.progress(progress) as report:
+            run = _begin(problem, algorithm, seed, origin, before, plan)
+            run.notes = run.notes or (*notes, *_words_on_rates(algorithm, run.state))
+            try:
+                status, message = _carry_out(run, plan, interrupted, report, checkpoints)
+                if run.trace.rows[-1]["step"] != run.steps:
+                    run.record(metrics)
+            except BaseException as error:
+                run.rescue(error)
+                if hasattr(error, "result"):
+                    checkpoints.write(error.result)
+                raise
+            result = run.result(status, message)
+            if status != "interrupted":
+                checkpoints.write(result)
+        return result
+
+
+def _random_step(steps: int | None, seed: int, before: Result | None) -> int:
+    """t̃, uniform on 0..steps."""
+    if steps is None:
+        raise ValueError("iterate='random' draws t̃ from 0..steps: give steps=.")
+    drawn = int(np.random.default_rng(seed).integers(0, steps + 1))
+    if before is not None and before.steps > drawn:
+        raise ValueError(f"resume is at step {before.steps}, past the random iterate t̃ = {drawn} of this seed.")
+    return drawn

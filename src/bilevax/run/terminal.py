@@ -1,4 +1,4 @@
-"""What a run shows on a terminal and hears from it: a bar, and Ctrl-C."""
+"""What a run shows on a terminal and hears from outside: a bar, Ctrl-C, and the system's word that it must end."""
 
 import contextlib
 import signal
@@ -10,24 +10,35 @@ from typing import Any
 Report = Callable[[int, float, Mapping[str, Any]], None]  # step, share of the budget, what was recorded last
 
 
+CTRL_C, SIGTERM = "Ctrl-C", "SIGTERM"
+
+
 @contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C sets a flag, so that no state is lost in the middle of a chunk; a second one raises."""
+def interruptible(by_system: bool) -> Iterator[Callable[[], str | None]]:
+    """What stopped the run, if something did, so that no state is lost in the middle of a chunk.
+
+    Ctrl-C; a second one raises. With `by_system` SIGTERM too, which is sent again when all is written: the process
+    ends with the status that it would have had, unless its user handles the signal.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
+        yield lambda: None
         return
     caught: list[int] = []
 
     def note(number: int, frame: Any) -> None:
-        if caught:
+        if number == signal.SIGINT and number in caught:
             raise KeyboardInterrupt
         caught.append(number)
 
-    before = signal.signal(signal.SIGINT, note)
+    heard = {signal.SIGINT: CTRL_C, **({signal.SIGTERM: SIGTERM} if by_system else {})}
+    before = {number: signal.signal(number, note) for number in heard}
     try:
-        yield lambda: bool(caught)
+        yield lambda: heard[signal.Signals(caught[0])] if caught else None
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if signal.SIGTERM in caught:
+            signal.raise_signal(signal.SIGTERM)
 
 
 @contextlib.contextmanager
