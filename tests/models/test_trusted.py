@@ -9,9 +9,11 @@ from scipy.optimize import minimize_scalar
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.naive_bayes import GaussianNB
 
 from benchmarks.cleaning.__main__ import main
 from bilevax.models import TrustedReweighter, experts, label_noise, opinions, row_weights
+from bilevax.models.trusted import Verdict
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
@@ -243,3 +245,24 @@ def test_the_benchmark_runs_in_its_short_mode(capsys, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
     with pytest.raises(SystemExit):
         main(["--tables", "nowhere"])
+
+
+def test_how_sure_it_is_that_one_opinion_is_better_is_its_share_of_the_posterior():
+    codes = np.zeros(9, int)
+    one, other = (np.eye(2)[wrong] for wrong in ([0] * 7 + [1] * 2, [0] * 2 + [1] * 6 + [0]))  # 5 rows to 1
+    p = (np.arange(100_000) + 0.5) / 100_000
+    density = p ** (1 + 5) * (1 - p) ** (1 + 1)
+    expected = (density[p > 0.5].sum() - density[p < 0.5].sum()) / density.sum()
+    np.testing.assert_allclose(experts.surely_better(one, other, codes), expected, atol=1e-6)
+    assert experts.surely_better(other, one, codes) == 0 == experts.surely_better(one, one, codes)
+
+
+@pytest.mark.parametrize("belief", [0.0, 0.4, 1.0])
+def test_a_model_is_trained_on_what_is_believed_as_far_as_that_is_sure(judged, belief):
+    X, y, _, ours, _ = judged
+    right = np.random.default_rng(0).dirichlet(np.ones(3), size=len(y))
+    verdict = Verdict(right, "", {}, belief)
+    made = ours._train(GaussianNB(), X, y, X[:0], y[:0], verdict)
+    shares = belief * right + (1 - belief) * np.eye(3)[y]
+    expected = shares.T @ X / shares.sum(0)[:, None]  # the means of the classes
+    np.testing.assert_allclose(made.theta_, expected, atol=2e-3)

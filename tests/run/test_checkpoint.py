@@ -69,9 +69,10 @@ def half(problem, algorithm, tmp_path):
         if result.steps >= 100:
             raise SystemExit(9)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint.Checkpoints, "write", stop)
-        solve(problem, algorithm, tmp_path / "run")
+        with pytest.raises(SystemExit):
+            solve(problem, algorithm, tmp_path / "run")
     return tmp_path / "run"
 
 

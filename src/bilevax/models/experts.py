@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
+from scipy.stats import beta
 
 from bilevax.models.opinions import Opinion, mean_loss, split
 
@@ -62,6 +63,17 @@ def fit(shares: Sequence[np.ndarray], codes: np.ndarray, prior: Prior) -> Weighi
     start = np.zeros(1 + several + logs.shape[2])
     scale, away, shifts = parts_of(minimize(loss, start, jac=True, method="L-BFGS-B").x)
     return Weighing(scale * (centre + away), shifts)
+
+
+def surely_better(one: np.ndarray, other: np.ndarray, codes: np.ndarray) -> float:
+    """How sure it is that the first probabilities name the right class more often: 0 where they do not, up to 1.
+
+    Of the rows where just one of both is right, the share p for the first has the posterior Beta(2 + right, 2 + wrong);
+    what is returned is P(p > ½) − P(p < ½).
+    """
+    first, second = one.argmax(1) == codes, other.argmax(1) == codes
+    right, wrong = np.sum(first & ~second), np.sum(second & ~first)
+    return max(0.0, float(1 - 2 * beta.cdf(0.5, 2 + right, 2 + wrong)))
 
 
 def weigh(

@@ -30,11 +30,12 @@ FEWEST = 10  # trusted rows that are listened to
 
 
 class Verdict(NamedTuple):
-    """P(right class) of each row, given its label; and in words where it comes from."""
+    """P(right class) of each row, given its label; in words where it comes from; how far a model is to believe it."""
 
     right: np.ndarray
     words: str
     details: dict[str, Any]
+    belief: float = 0.0
 
 
 class TrustedReweighter(ClassifierMixin, BaseEstimator):
@@ -61,8 +62,8 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
     Fitted: `weights_` (the probability that the label of a row is right), `suspicion_rank_` (1 is the row to look at
     first), `suggested_labels_` and `suggestion_probabilities_` (the most probable class of each row),
     `out_of_fold_` (probabilities of the classes by `estimator`), `evidence_` (words), `details_` (weights of the
-    opinions, habits, the function that was learned), `estimator_` (trained on each row as every class that it may be,
-    with that weight, and on trusted rows), `classes_`.
+    opinions, habits, the function that was learned, how far labels are believed to be others), `estimator_` (trained
+    on each row as every class that it may be, with that weight, and on trusted rows), `classes_`.
 
     >>> model = TrustedReweighter(random_state=0).fit(X, y, X_trusted, y_trusted)
     >>> rows = np.argsort(model.suspicion_rank_)[:20]
@@ -176,7 +177,10 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         words = f"{len(trusted_codes)} trusted rows weigh three opinions: " + ", ".join(
             f"{name} {weight:.2f}" for name, weight in zip(names, weighing.weights, strict=True)
         )
-        return Verdict(right, words + ".", {"weighing": weighing, "habits": habits, "row_weights": learned})
+        together = weighing([one.trusted for one in (base.opinion, alone, opinion)])
+        belief = experts.surely_better(together, base.opinion.trusted, trusted_codes)
+        details = {"weighing": weighing, "habits": habits, "row_weights": learned, "belief": belief}
+        return Verdict(right, words + ".", details, belief)
 
     def _keep(self, base: Base, verdict: Verdict, codes: np.ndarray) -> None:
         """Set what is known after a fit."""
@@ -192,19 +196,21 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
     ) -> Any:
         """The estimator on what is believed: each row as every class that it may be, with that weight.
 
-        On the labels as they are where no trusted row has a say; on the most probable ones where the estimator takes no
-        weights.
+        A row is believed to be of its given class as far as it is not sure that the opinions together predict trusted
+        rows better than a model of the given labels does (`Verdict.belief`): the mistakes of opinions lie where they
+        are hard to see, those of whoever labelled often do not, and a model averages them out. The most probable
+        classes alone where the estimator takes no weights.
         """
         made = clone(model)
         last = made.steps[-1] if hasattr(made, "steps") else None
         takes_weights = has_fit_parameter(last[1] if last else made, "sample_weight")
-        if not verdict.details:
-            row, code, share = np.arange(len(codes)), codes, np.ones(len(codes))
-        elif takes_weights:
-            row, code = np.nonzero(verdict.right > row_weights.LEAST_SHARE)
-            share = verdict.right[row, code]
+        shares = verdict.belief * verdict.right
+        shares[np.arange(len(codes)), codes] += 1 - verdict.belief
+        if takes_weights:
+            row, code = np.nonzero(shares > row_weights.LEAST_SHARE)
+            share = shares[row, code]
         else:
-            row, code, share = np.arange(len(codes)), verdict.right.argmax(1), np.ones(len(codes))
+            row, code, share = np.arange(len(codes)), shares.argmax(1), np.ones(len(codes))
         stack = (lambda parts: sp.vstack(parts).tocsr()) if sp.issparse(X) else np.vstack
         rows, labels = stack([X[row], trusted]), np.concatenate([code, trusted_codes])
         weights = np.concatenate([share, np.ones(len(trusted_codes))])
