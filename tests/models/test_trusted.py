@@ -259,10 +259,10 @@ def test_how_sure_it_is_that_one_opinion_is_better_is_its_share_of_the_posterior
 
 @pytest.mark.parametrize("belief", [0.0, 0.4, 1.0])
 def test_a_model_is_trained_on_what_is_believed_as_far_as_that_is_sure(judged, belief):
-    X, y, _, ours, _ = judged
+    X, y, *_ = judged
     right = np.random.default_rng(0).dirichlet(np.ones(3), size=len(y))
     verdict = Verdict(right, "", {}, belief)
-    made = ours._train(GaussianNB(), X, y, X[:0], y[:0], verdict)
+    made = TrustedReweighter(GaussianNB())._train(GaussianNB(), X, y, X[:0], y[:0], verdict)
     shares = belief * right + (1 - belief) * np.eye(3)[y]
     expected = shares.T @ X / shares.sum(0)[:, None]  # the means of the classes
     np.testing.assert_allclose(made.theta_, expected, atol=2e-3)
