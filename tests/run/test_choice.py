@@ -209,36 +209,58 @@ def test_a_start_that_swings_is_let_pass_but_ever_less_of_it(run, steps, rise):
     assert move(run, watch, 10 + 1.02 * rise)
 
 
+def move_to(run, watch, steps, F):
+    """The run goes to a point with this F by so many steps, in a straight line; whether it went back on the way."""
+    begun, first, before = run.steps, float(run.state.x), watch.retreats
+    while run.steps < steps:
+        share = (min(steps, watch.next_look) - begun) / (steps - begun)
+        watch.next_look = min(steps, watch.next_look)
+        if move(run, watch, first + share * (F - first)):
+            break
+    return watch.retreats > before
+
+
 def test_steps_on_x_grow_while_f_falls_steadily_and_are_as_found_where_it_does_not(run):
     watch = guard.Guard.of(run)
     step = lambda: float(run.state.scales.step)
-    assert not move(run, watch, 9.9)
-    assert not move(run, watch, 9.8)
+    assert not move_to(run, watch, 128, 9.5)
     assert step() == 1.0  # any F falls in a straight line at first
-    watch.next_look = 256
-    assert not move(run, watch, 9.0)
+    assert not move_to(run, watch, 256, 9.0)
     assert step() == 4.0
-    assert not move(run, watch, 8.1)  # 0.9 of 1.9: as steady as before
+    assert watch.steps_left(run) == 16  # it looks soon where steps are new
+    assert not move_to(run, watch, 512, 8.1)  # 0.9 of 1.9: as steady as before
     assert step() == 4.0 * 4.0
-    assert not move(run, watch, 8.0)  # still at its best, but no longer steady
+    assert not move_to(run, watch, 1024, 8.0)  # still at its best, but no longer steady
     assert step() == 16.0
-    assert not move(run, watch, 8.05)
+    assert not move_to(run, watch, 2048, 8.05)
     assert step() == 4.0
-    assert move(run, watch, 9.9)  # back to the best point, where it was 16, with a step that was good for long
+    assert move_to(
+        run, watch, 4096, 10.0
+    )  # back to the best point, where it was 16, with a step that was good for long
     assert (step(), float(run.state.scales.smoothness), float(run.state.x)) == (4.0, 3.0, 8.0)
-    assert watch.notes == [
+    assert watch.notes[:2] == [
         "After 256 steps F falls steadily: the step on x is 4 times as long as found.",
         "After 512 steps F falls steadily: the step on x is 16 times as long as found.",
-        "After 4096 steps F rose to 9.9: the run went back to its best point, "
-        "with a step on x 4 times as long as found.",
     ]
-    assert not move(run, watch, 4.0)
+    assert watch.notes[2].endswith("the run went back to its best point, with a step on x 4 times as long as found.")
+    assert not move_to(run, watch, 2 * run.steps, 4.0)
     assert step() == 4.0  # what went too far once does not grow again
-    assert not move(run, watch, 4.1)
-    assert not move(run, watch, 4.1)
+    assert not move_to(run, watch, 2 * run.steps, 4.1)
+    assert not move_to(run, watch, 2 * run.steps, 4.1)
     assert step() == 1.0  # not below what was found
     watch.finish(run)
     assert (step(), watch.growth) == (1.0, 1.0)
+
+
+def test_after_a_change_of_steps_looks_come_soon_and_ever_less_often_again(run):
+    watch = guard.Guard.of(run)
+    move_to(run, watch, 200, 5.0)
+    assert watch.retreat(run, "so")
+    looks = []
+    for _ in range(4):
+        looks.append(watch.next_look - run.steps)
+        assert not move(run, watch, 4.9)
+    assert looks == [16, 16, 32, 64]
 
 
 def test_the_end_of_a_run_does_not_change_its_steps(run):

@@ -1,14 +1,15 @@
 """A run whose rates were found, steered by F: longer steps where it falls steadily, smaller ones where it rises.
 
-F of some tasks on some of their samples (`bilevax.scales.excerpt_objective`) is looked at after 16, 32, 64, ... steps
-and at the end.
+F of some tasks on some of their samples (`bilevax.scales.excerpt_objective`) is looked at after 16, 32, 64, ... steps,
+counted anew from where the steps grew or the run went back, and at the end.
 
 - Where it has risen by half of what it had fallen, or a step left the finite numbers, the run goes back to the best
   point so far, with a step on x that is four times smaller and one on y that is twice smaller.
-- Where it falls steadily (nearly half of all of its fall came since the last look, in half of the steps), and 256
-  steps were taken, the step on x is four times as long from then on: it was found at x_0, along one direction, and for
-  few tasks a step it may be far too careful. Where F then is no longer at its best, the step is shortened again, down
-  to what was found. Where F rises as above, the run goes back with a step that was good for long, and grows no more.
+- After 256, 512, 1024, ... steps its pace is judged. Where it falls steadily (nearly half of all of its fall came in
+  the second half of the steps) the step on x is four times as long from then on: it was found at x_0, along one
+  direction, and for few tasks a step it may be far too careful. Where F then is no longer at its best, the step is
+  shortened again, down to what was found. Where F rises as above, the run goes back with a step that was good for
+  long, and grows no more.
 """
 
 import math
@@ -26,7 +27,7 @@ from bilevax.schedule import Scales
 
 FIRST_LOOK, MOST_RETREATS = 16, 20
 UPPER_SHRINK, LOWER_SHRINK = 0.25, 0.5
-UPPER_GROWTH, STEADY, FIRST_GROWTH = 4.0, 0.45, 256  # of the step on x; of all of F's fall, since the last look; steps
+UPPER_GROWTH, STEADY, FIRST_PACE = 4.0, 0.45, 256  # of the step on x; of all of F's fall, in half of the steps; steps
 TOLERANCE = 0.05  # of |F(x_0)|: at the first look a rise by less is taken for a start that swings; later less and less
 
 
@@ -51,6 +52,9 @@ class Guard:
     best: float
     good: Any
     next_look: int
+    changed: int = 0  # the step at which the rates last changed: looks are counted from there
+    next_pace: int = FIRST_PACE  # the step at which the pace is judged next, and F after half of the steps to there
+    half: float = math.inf
     retreats: int = 0
     growth: float = 1.0  # of the step on x, now and in the best state, over what was found
     good_growth: float = 1.0
@@ -76,18 +80,28 @@ class Guard:
         begun = time.perf_counter()
         F = _look(run)
         run.seconds += time.perf_counter() - begun
-        self.next_look = max(2 * self.next_look, run.steps + 1)
+        self.next_look = max(2 * self.next_look - self.changed, run.steps + 1)
         least_rise = TOLERANCE * abs(self.start) * FIRST_LOOK / max(run.steps, FIRST_LOOK)
-        if self.best > F:
-            is_steady = self.best - F >= STEADY * (self.start - F)
+        is_best = self.best > F
+        if is_best:
             self.best, self.good, self.good_growth = F, _copy(run.state), self.growth
-            if is_steady and not self.retreats and run.steps >= FIRST_GROWTH:
-                self.lengthen(run, UPPER_GROWTH)
-                grown = f"the step on x is {self.growth:g} times as long as found"
-                self.notes.append(f"After {run.steps} steps F falls steadily: {grown}.")
         elif math.isnan(F) or self.best + max(0.5 * (self.start - self.best), least_rise) < F:
             self.retreat(run, f"F rose to {F:.4g}" if math.isfinite(F) else "F was no longer finite")
-        elif self.growth > 1:
+            return
+        if run.steps >= self.next_pace:
+            self.judge_pace(run, F, is_best)
+        if 2 * run.steps <= self.next_pace:
+            self.half = F
+
+    def judge_pace(self, run: GuardedRun, F: float, is_best: bool) -> None:
+        """Longer steps on x where F falls steadily, shorter ones where it no longer falls."""
+        self.next_pace = 2 * run.steps
+        if is_best and not self.retreats and self.half - F >= STEADY * (self.start - F):
+            self.lengthen(run, UPPER_GROWTH)
+            self.changed, self.next_look = run.steps, run.steps + FIRST_LOOK
+            grown = f"the step on x is {self.growth:g} times as long as found"
+            self.notes.append(f"After {run.steps} steps F falls steadily: {grown}.")
+        elif not is_best and self.growth > 1:
             self.lengthen(run, 1 / UPPER_GROWTH)
 
     def lengthen(self, run: GuardedRun, factor: float) -> None:
@@ -115,7 +129,7 @@ class Guard:
         self.growth = self.good_growth = kept
         self.good = self.good._replace(scales=old._replace(step=upper * old.step, smoothness=old.smoothness / lower))
         run.state = _copy(self.good)
-        self.next_look = run.steps + FIRST_LOOK
+        self.changed, self.next_look, self.next_pace = run.steps, run.steps + FIRST_LOOK, 2 * run.steps
         smaller = "a step on x four times and a step on y two times smaller"
         steps = f"a step on x {kept:g} times as long as found" if had_grown else smaller
         self.notes.append(f"After {run.steps} steps {reason}: the run went back to its best point, with {steps}.")
