@@ -37,11 +37,11 @@ import jax
 jax.config.update("jax_compilation_cache_dir", sys.argv[3] + ".cache")
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 import bilevax as bx
-from bilevax.run import checkpoint, solve
-checkpoint.LARGEST_SHARE, solve.CHUNK_SECONDS = 1e9, 0.005
+from bilevax.run import checkpoint, run
+checkpoint.LARGEST_SHARE, run.CHUNK_SECONDS = 1e9, 0.005
 if disturbance == "clock":
     time.monotonic = time.perf_counter = lambda: 1.0
-    solve.CHUNK_SECONDS = 0.0
+    run.CHUNK_SECONDS = 0.0
 if disturbance == "full":
     import resource
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -127,8 +127,9 @@ class Trial:
             self.end(child, expected, damaged)
 
     def second(self, child):
-        """Another child, once the first one has the folder."""
-        while child.poll() is None and not (self.folder / ".lock").exists():
+        """Another child, once the first one has written something."""
+        before = self.newest()
+        while child.poll() is None and self.newest() == before:
             time.sleep(0.01)
         if child.poll() is None:
             other = self.start()
@@ -156,7 +157,7 @@ def main(arguments=None):
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     chosen = parser.parse_args(arguments)
-    kills = 3 if chosen.short else chosen.kills
+    kills = 2 if chosen.short else chosen.kills
     with tempfile.TemporaryDirectory() as home:
         trial = Trial(Path(home), SHORT_STEPS if chosen.short else STEPS, random.Random(chosen.seed))
         trial.undisturbed()  # compiles

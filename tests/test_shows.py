@@ -191,3 +191,12 @@ def test_the_quality_benchmark_reaches_its_gaps(tmp_path):
     assert figures["a1a-1.svrb.linear_model.objective"] < figures["a1a-1.first_objective"]
     assert figures["a1a-1.svrb.linear_model.seconds_to_0.5"] > 0
     assert matplotlib.image.imread(tmp_path / "q.png").std() > 0.01
+
+
+def test_runs_that_are_killed_survive(tmp_path):
+    shown = run("-m", "benchmarks.survive", "--short", "--json", tmp_path / "s.json")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads((tmp_path / "s.json").read_text())
+    assert figures["kills"] >= 2
+    assert figures["bit_equal"] == figures["ends"] > 0
+    assert figures["corrupt_loaded"] == 0

@@ -49,8 +49,9 @@ from bilevax.run.watch import AssumptionWarning
 from bilevax.schedule import Mixing, power
 from bilevax.trials import TuneResult
 from bilevax.trials import tune as tune
+from bilevax.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     *DESCRIPTIONS,

@@ -128,7 +128,7 @@ def test_what_another_run_left_is_refused_with_what_differs(problem, algorithm, 
         solve(problem_of(seed=1), algorithm, half)
     with pytest.raises(ValueError, match="seed 0, which it keeps; got seed=3"):
         solve(problem, algorithm, half, seed=3)
-    monkeypatch.setattr(bx, "__version__", "99")
+    monkeypatch.setattr("bilevax.version.VERSION", "99")
     with pytest.raises(ValueError, match=r"bilevax .* there and 99 here.*resume=bilevax\.Result\.load"):
         solve(problem, algorithm, half)
 

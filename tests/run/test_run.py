@@ -24,7 +24,8 @@ from bilevax.curvature import tracked
 from bilevax.draw import NoData
 from bilevax.exact import lower
 from bilevax.run import metrics, plan, watch
-from bilevax.run.solve import CHUNK_SECONDS, _loop_of, _Run
+from bilevax.run.run import CHUNK_SECONDS, Run
+from bilevax.run.solve import _loop_of
 
 SETTINGS = {"upper_step": 0.02, "lower_step": 0.1, "mixing": 0.1, "batch_size": 4, "initialization": "cheap"}
 PER_STEP = 2 * (4 + 4)
@@ -376,7 +377,7 @@ def test_metrics_that_are_no_numbers_are_refused_before_the_start_is_compiled(pr
 @pytest.mark.parametrize("returned", NO_NUMBERS, ids=str)
 def test_metrics_that_are_no_numbers_are_refused_before_a_resumed_run_goes_on(problem, monkeypatch, returned):
     first = bx.solve(problem, rsvrb(), steps=2, metrics=None)
-    monkeypatch.setattr(_Run, "compile", lambda self, loop: pytest.fail("the loop was compiled"))
+    monkeypatch.setattr(Run, "compile", lambda self, loop: pytest.fail("the loop was compiled"))
     with pytest.raises(TypeError, match="metrics"):
         bx.solve(problem, rsvrb(), steps=4, resume=first, metrics=lambda problem, variables: returned)
 
@@ -602,7 +603,7 @@ def test_a_run_looks_at_its_curvature_after_1_2_4_and_8_records(problem, monkeyp
     looks = []
     monkeypatch.setattr(watch, "look_at", lambda *given: looks.append(given))
     for records in range(1, 12):
-        _Run.look(
+        Run.look(
             SimpleNamespace(
                 problem=problem, variables=lambda problem, state: ("x", "y"), state=None, steps=10 * records,
                 trace=SimpleNamespace(rows=[{}] * records), algorithm=bx.ttsa(neumann_step=0.3),
@@ -669,7 +670,7 @@ def test_there_are_twenty_records_unless_others_are_asked_for():
 
 def test_a_chunk_ends_at_the_next_record_and_before_the_clock_is_needed():
     def size(run, record_every=100, steps=1000, seconds=None):
-        return _Run.chunk_size(run, plan.Plan(plan.Budget(steps, None, seconds), {}, record_every, None))
+        return Run.chunk_size(run, plan.Plan(plan.Budget(steps, None, seconds), {}, record_every, None))
 
     assert size(spent(pace=float("nan"))) == 8  # until it is known how long a step takes
     assert size(spent(97, pace=1e-6)) == 3
@@ -681,7 +682,7 @@ def test_a_chunk_ends_at_the_next_record_and_before_the_clock_is_needed():
 
 
 def test_a_state_is_copied_only_where_eight_of_them_would_fit(monkeypatch):
-    run = _Run(*[None] * 4, jnp.zeros(1000), 3, *[None] * 5)
+    run = Run(*[None] * 4, jnp.zeros(1000), 3, *[None] * 5)
     for available, copied in [(None, True), (8 * 8000 + 1, True), (8 * 8000, False)]:
         monkeypatch.setattr(device, "available_bytes", lambda available=available: available)
         run.saved = None

@@ -21,8 +21,7 @@ from typing import Any
 
 import jax
 
-import bilevax
-from bilevax import arguments, files, identity, locks
+from bilevax import arguments, files, identity, locks, version
 from bilevax.run.result import Result
 
 KEPT = 3
@@ -110,7 +109,7 @@ def in_folder(folder: Any, every: Any) -> Iterator[Checkpoints | NoCheckpoints]:
 def facts() -> dict[str, str]:
     """What decides on the bits of a run beside its problem, its algorithm and its seed."""
     generator = str(jax.random.key_impl(jax.random.key(0)))
-    return {"bilevax": bilevax.__version__, "jax": jax.__version__, "random numbers": generator}
+    return {"bilevax": version.VERSION, "jax": jax.__version__, "random numbers": generator}
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,11 +1,10 @@
 """solve(): the only loop. Compiled chunks of steps; between them the clock stands still."""
 
 import functools
-import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,7 +16,6 @@ from bilevax import arguments, device, identity, schedule
 from bilevax.algorithms.contract import (
     Algorithm,
     Cost,
-    Variables,
     check_parts,
     check_state,
     check_step,
@@ -25,130 +23,17 @@ from bilevax.algorithms.contract import (
 )
 from bilevax.algorithms.frame import rate_at
 from bilevax.problem import Problem
-from bilevax.run import terminal, watch
+from bilevax.run import terminal
 from bilevax.run.checkpoint import Checkpoints, NoCheckpoints, in_folder
 from bilevax.run.choice import METHODS, choose_method
 from bilevax.run.guard import Guard
 from bilevax.run.metrics import exact_metrics
-from bilevax.run.plan import CHUNK, RUN_COLUMNS, Budget, Metrics, Plan, evaluate, record_interval, start_of
+from bilevax.run.plan import CHUNK, Budget, Metrics, Plan, record_interval
 from bilevax.run.result import Result
+from bilevax.run.run import Run, as_cost
 from bilevax.run.saved import SavedState, restore
 from bilevax.run.trace import Trace
 from bilevax.schedule import RateRule, Scales
-
-CHUNK_SECONDS = 0.25  # how long one call should take, so that Ctrl-C and the clock are heard
-
-
-@dataclass
-class _Run:
-    """A run so far, and what it has compiled."""
-
-    problem: Problem
-    algorithm: Algorithm
-    key: Array
-    variables: Callable[[Problem, Any], Variables]
-    state: Any
-    steps: int
-    cost: Cost
-    seconds: float
-    trace: Trace
-    seed: int
-    origin: dict[str, str]
-    pace: float = math.nan  # seconds per step, of the last chunk
-    converged: bool = False
-    guard: Guard | None = None
-    notes: tuple[str, ...] = ()
-    trial: Mapping[str, Any] | None = None  # what the metrics returned at x0 and y0, until the first record
-    saved: "_Run | None" = None  # as it was at the last record: a chunk that raises takes its state with it
-
-    def record(self, metrics: Metrics | None) -> None:
-        trial, self.trial = self.trial, None
-        self._save()
-        values = {} if metrics is None else self._measure(metrics, trial)
-        own = (self.steps, *self.cost, self.seconds)
-        self.trace.add({**dict(zip(RUN_COLUMNS, own, strict=True)), **values})
-
-    def _measure(self, metrics: Metrics, trial: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """What `metrics` returns: what it did in the trial, if the run still is at x0 and y0."""
-        reached = self.variables(self.problem, self.state)
-        if trial is not None and all(map(jnp.array_equal, reached, start_of(self.problem))):
-            return trial
-        return evaluate(metrics, self.problem, reached, f"after {self.steps} steps")
-
-    def _save(self) -> None:
-        """Keep a copy of the state, unless it is so large that two of them may not fit."""
-        if device.has_room_for_copy(self.state):
-            self.saved = replace(self, state=jax.tree.map(jnp.copy, self.state), saved=None)
-
-    def look(self) -> None:
-        """Whether the lower problems are as curved as was said: at the start, and after 1, 2, 4, 8, ... records."""
-        records = len(self.trace.rows)
-        if records & (records - 1) == 0:
-            x, y = self.variables(self.problem, self.state)
-            watch.look_at(self.problem, x, y, self.steps, self.algorithm.settings.get("neumann_step"))
-
-    def result(self, status: str, message: str) -> Result:
-        reached = self.variables(self.problem, self.state)
-        return Result(
-            x=self.problem.give_back_x(reached.x), y=self.problem.give_back_y(reached.y), status=status,
-            message=message, steps=self.steps, cost=self.cost, seconds=self.seconds, trace=self.trace,
-            state=self.state, seed=self.seed, origin=self.origin, guard=self.guard,
-            notes=(*self.notes, *(self.guard.notes if self.guard else ())),
-        )  # fmt: skip
-
-    def rescue(self, error: BaseException) -> None:
-        """Attach to an error what was reached before it, as `error.result`."""
-        lost = any(leaf.is_deleted() for leaf in jax.tree.leaves(self.state))
-        kept = self.saved if lost else self
-        if kept is not None and kept.steps > 0:
-            error.result = kept.result("interrupted", f"{type(error).__name__} after {self.steps} steps")  # type: ignore[attr-defined]
-            error.add_note(
-                f"What was reached after {kept.steps} steps is the attribute `result` of this error; "
-                "bilevax.solve(..., resume=error.result) goes on from there."
-            )
-
-    def chunk_size(self, plan: Plan) -> int:
-        until_record = plan.steps_to_record(self.steps)
-        limit = CHUNK_SECONDS
-        if plan.budget.seconds is not None:
-            limit = min(limit, plan.budget.seconds - self.seconds)
-        by_time = 8 if math.isnan(self.pace) else int(limit / max(self.pace, 1e-9))
-        until_look = math.inf if self.guard is None else self.guard.steps_left(self)
-        return max(1, int(min(plan.budget.steps_left(self), until_record, by_time, until_look)))
-
-    def _no_steps(self) -> tuple[Any, ...]:
-        """What the loop is called with to take no step."""
-        none = jnp.int32(0)
-        return self.problem, self.state, self.key, none, none, jnp.asarray(0, float)
-
-    def inspect(self, loop: Any) -> None:
-        """Trace a step, so that one that breaks the contract is refused before anything long; JAX keeps the trace."""
-        loop.trace(*self._no_steps())
-
-    def compile(self, loop: Callable[..., Any]) -> None:
-        """Take no step: what is left is compilation, which is not timed."""
-        self.state = jax.block_until_ready(loop(*self._no_steps()))[0]
-
-    def advance(self, loop: Callable[..., Any], n: int, samples: float) -> bool:
-        """Up to n steps, timed and counted, until so many samples are used; whether they were finite."""
-        limits = jnp.int32(self.steps + 1), jnp.int32(n), jnp.asarray(samples, float)
-        begun = time.perf_counter()
-        state, costs, taken, finite, converged = jax.block_until_ready(
-            loop(self.problem, self.state, self.key, *limits)
-        )
-        spent = time.perf_counter() - begun
-        done = np.asarray(costs, float)[: int(taken)]
-        self.state, self.converged = state, bool(converged)
-        self.steps += len(done)
-        self.seconds += spent
-        self.pace = spent / max(1, len(done))
-        if len(done):
-            self.cost = Cost(*(a + b for a, b in zip(self.cost, _as_cost(done.sum(0)), strict=True)))
-        return bool(finite)
-
-
-def _as_cost(counts: Any) -> Cost:
-    return Cost(*(round(float(count)) for count in counts))
 
 
 def _origin_of(problem: Problem, algorithm: Algorithm) -> dict[str, str]:
@@ -175,7 +60,7 @@ def _check_resume(name: str, resume: Any, origin: dict[str, str], seed: int | No
 
 def _begin(
     problem: Problem, algorithm: Algorithm, seed: int, origin: dict[str, str], resume: Result | None, plan: Plan
-) -> _Run:
+) -> Run:
     """A fresh run, or the resumed one on copies: a compiled loop takes its state's memory over."""
     init_key, step_key = jax.random.split(jax.random.key(seed))
     variables = _variables_of(algorithm.name, algorithm.variables)
@@ -188,7 +73,7 @@ def _begin(
         trace = Trace([dict(row) for row in resume.trace.rows], dict(resume.trace.settings))
         own = resume.notes[: len(resume.notes) - (len(guard.notes) if guard else 0)]  # a guard has its own
         of_all |= {"steps": resume.steps, "cost": resume.cost, "seconds": resume.seconds, "guard": guard, "notes": own}
-        run = _Run(**of_all, state=state, trace=trace)
+        run = Run(**of_all, state=state, trace=trace)
         _rehearse(run, plan)
         return run
     leaves, structure = jax.tree.flatten((problem, init_key))
@@ -196,17 +81,17 @@ def _begin(
     like = _traced_start(algorithm.name, algorithm.init, structure, kinds).out_info
     settings = {name: str(value) for name, value in algorithm.settings.items()}
     trace = Trace(settings={"algorithm": algorithm.name, "seed": seed, **settings})
-    run = _Run(**of_all, state=like, trace=trace, steps=0, cost=Cost(0, 0, 0), seconds=0.0)
+    run = Run(**of_all, state=like, trace=trace, steps=0, cost=Cost(0, 0, 0), seconds=0.0)
     _rehearse(run, plan)
     init = _compiled_start(algorithm.name, algorithm.init, structure, kinds)
     begun = time.perf_counter()
     run.state = jax.block_until_ready(init(problem, init_key))
     run.seconds = time.perf_counter() - begun
-    run.cost = _as_cost(run.state.initial_cost)
+    run.cost = as_cost(run.state.initial_cost)
     return run
 
 
-def _rehearse(run: _Run, plan: Plan) -> None:
+def _rehearse(run: Run, plan: Plan) -> None:
     """Trace a step, then try the metrics: what is wrong with them is said before anything is compiled."""
     if plan.budget.used_up(run) is None:
         run.inspect(_loop_of(run.algorithm.name, run.algorithm.step))
@@ -295,7 +180,7 @@ def _loop_of(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _carry_out(
-    run: _Run, plan: Plan, interrupted: Callable[[], str | None], report: terminal.Report,
+    run: Run, plan: Plan, interrupted: Callable[[], str | None], report: terminal.Report,
     checkpoints: Checkpoints | NoCheckpoints,
 ) -> tuple[str, str]:  # fmt: skip
     """Run until the plan says that it is over; status and reason."""
@@ -345,6 +230,17 @@ def _words_on_rates(algorithm: Algorithm, state: Any) -> tuple[str, ...]:
         f"Found when the run started: {listed}; from L_g = {float(scales.smoothness):.3g}, F that falls along its "
         f"gradient up to a step of {float(scales.step):.3g}, and a share of {float(scales.share):.3g} of the tasks.",
     )
+
+
+def _check_kinds(problem: Any, algorithm: Any, seed: Any) -> None:
+    """Refuse what is no problem, no algorithm or no seed."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a bilevax.Problem; got {type(problem).__name__}.")
+    if algorithm is not None and not isinstance(algorithm, Algorithm):
+        kind = type(algorithm).__name__
+        raise TypeError(f"algorithm must be a bilevax.Algorithm, or left out for one to be chosen; got {kind}.")
+    if seed is not None:
+        arguments.count("seed", seed, least=0, most=2**63 - 1)
 
 
 @arguments.known_keywords
@@ -401,15 +297,9 @@ def solve(
     loss carries what was reached before it as its attribute `result`, from which `resume` goes on. Now and then the
     curvature of some lower problems is looked at, and an `AssumptionWarning` says where it is not what was claimed.
     """
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a bilevax.Problem; got {type(problem).__name__}.")
-    if algorithm is not None and not isinstance(algorithm, Algorithm):
-        kind = type(algorithm).__name__
-        raise TypeError(f"algorithm must be a bilevax.Algorithm, or left out for one to be chosen; got {kind}.")
+    _check_kinds(problem, algorithm, seed)
     arguments.one_of("iterate", iterate, ("last", "random"))
     arguments.flag("progress", progress, none=True)
-    if seed is not None:
-        arguments.count("seed", seed, least=0, most=2**63 - 1)
     budget = Budget(steps, samples, seconds)
     budget.check()
     budget.check_for(problem)
