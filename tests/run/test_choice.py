@@ -248,8 +248,6 @@ def test_steps_on_x_grow_while_f_falls_steadily_and_are_as_found_where_it_does_n
     assert not move_to(run, watch, 2 * run.steps, 4.1)
     assert not move_to(run, watch, 2 * run.steps, 4.1)
     assert step() == 1.0  # not below what was found
-    watch.finish(run)
-    assert (step(), watch.growth) == (1.0, 1.0)
 
 
 def test_after_a_change_of_steps_looks_come_soon_and_ever_less_often_again(run):
@@ -263,14 +261,6 @@ def test_after_a_change_of_steps_looks_come_soon_and_ever_less_often_again(run):
     assert looks == [16, 16, 32, 64]
 
 
-def test_the_end_of_a_run_does_not_change_its_steps(run):
-    watch = guard.Guard.of(run)
-    watch.next_look = 256
-    run.steps, run.state = 300, run.state._replace(x=jnp.asarray(5.0))
-    watch.finish(run)
-    assert (float(run.state.scales.step), watch.growth, watch.best, watch.notes) == (1.0, 1.0, 10.0, [])
-
-
 def test_a_run_that_was_turned_back_twenty_times_is_not_turned_back_again(run):
     watch = guard.Guard.of(run)
     assert all(watch.retreat(run, "so") for _ in range(20))
@@ -279,18 +269,18 @@ def test_a_run_that_was_turned_back_twenty_times_is_not_turned_back_again(run):
     assert run.state is left
 
 
-def test_at_the_end_a_run_goes_back_too_and_else_nothing_changes_for_one_that_resumes_it(run):
+def test_what_is_returned_is_the_best_point_where_f_has_risen_since_and_nothing_changes_for_one_that_goes_on(run):
     watch = guard.Guard.of(run)
     move(run, watch, 4.0)
-    best, good, at = watch.best, watch.good, watch.next_look
-    run.state = run.state._replace(x=jnp.asarray(3.0))
-    watch.finish(run)
-    assert (watch.best, watch.next_look, float(run.state.x)) == (best, at, 3.0)
-    assert watch.good is good
-    run.state = run.state._replace(x=jnp.asarray(9.0))
-    watch.finish(run)
-    assert float(run.state.x) == 4.0
-    assert watch.retreats == 1
+    before = dict(vars(watch))
+    for F, expected, words in [(3.0, 3.0, ""), (4.59, 4.59, ""), (4.61, 4.0, "; x and y are those after 16 steps")]:
+        run.state = run.state._replace(x=jnp.asarray(F))
+        end, told = watch.choose_end(run)
+        assert float(end.x) == expected
+        assert told.startswith(words)
+        assert bool(told) == bool(words)
+        assert float(run.state.x) == F
+    assert vars(watch) == before
 
 
 def test_a_run_is_guarded_where_its_rates_were_found_f_can_be_told_and_a_copy_fits(run, monkeypatch):

@@ -10,6 +10,8 @@ counted anew from where the steps grew or the run went back, and at the end.
   direction, and for few tasks a step it may be far too careful. Where F then is no longer at its best, the step is
   shortened again, down to what was found. Where F rises as above, the run goes back with a step that was good for
   long, and grows no more.
+- At the end x and y are those of the best look, if F has risen since by a tenth of its fall. The state is the last one:
+  a run that goes on from there is the one that would have gone on.
 """
 
 import math
@@ -28,6 +30,7 @@ from bilevax.schedule import Scales
 FIRST_LOOK, MOST_RETREATS = 16, 20
 UPPER_SHRINK, LOWER_SHRINK = 0.25, 0.5
 UPPER_GROWTH, STEADY, FIRST_PACE = 4.0, 0.45, 256  # of the step on x; of all of F's fall, in half of the steps; steps
+RISE_AT_END = 0.1  # of what F had fallen: with less the last point is returned
 TOLERANCE = 0.05  # of |F(x_0)|: at the first look a rise by less is taken for a start that swings; later less and less
 
 
@@ -56,6 +59,7 @@ class Guard:
     next_pace: int = FIRST_PACE  # the step at which the pace is judged next, and F after half of the steps to there
     half: float = math.inf
     retreats: int = 0
+    good_at: int = 0  # the step of the best state
     growth: float = 1.0  # of the step on x, now and in the best state, over what was found
     good_growth: float = 1.0
     notes: list[str] = field(default_factory=list)
@@ -84,7 +88,7 @@ class Guard:
         least_rise = TOLERANCE * abs(self.start) * FIRST_LOOK / max(run.steps, FIRST_LOOK)
         is_best = self.best > F
         if is_best:
-            self.best, self.good, self.good_growth = F, _copy(run.state), self.growth
+            self.best, self.good, self.good_at, self.good_growth = F, _copy(run.state), run.steps, self.growth
         elif math.isnan(F) or self.best + max(0.5 * (self.start - self.best), least_rise) < F:
             self.retreat(run, f"F rose to {F:.4g}" if math.isfinite(F) else "F was no longer finite")
             return
@@ -110,13 +114,14 @@ class Guard:
         run.state = run.state._replace(scales=scales._replace(step=factor * scales.step))
         self.growth *= factor
 
-    def finish(self, run: GuardedRun) -> None:
-        """At the end: back to the best state where F has risen too far since."""
-        before, state = vars(self) | {"notes": list(self.notes)}, run.state
-        self.look(run)
-        if self.retreats == before["retreats"]:
-            vars(self).update(before)
-            run.state = state
+    def choose_end(self, run: GuardedRun) -> tuple[Any, str]:
+        """The state whose x and y a run returns, and a word on it: its last, or the best where F has risen since."""
+        begun = time.perf_counter()
+        F = _look(run)
+        run.seconds += time.perf_counter() - begun
+        if self.best + RISE_AT_END * (self.start - self.best) >= F:
+            return run.state, ""
+        return self.good, f"; x and y are those after {self.good_at} steps, where F was lower"
 
     def retreat(self, run: GuardedRun, reason: str) -> bool:
         """Back to the best state with smaller steps; whether that was possible."""

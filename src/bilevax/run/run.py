@@ -71,8 +71,9 @@ class Run:
             x, y = self.variables(self.problem, self.state)
             watch.look_at(self.problem, x, y, self.steps, self.algorithm.settings.get("neumann_step"))
 
-    def result(self, status: str, message: str) -> Result:
-        reached = self.variables(self.problem, self.state)
+    def result(self, status: str, message: str, end: Any = None) -> Result:
+        """x and y of the state `end`, by default of the last one; to go on from the last one."""
+        reached = self.variables(self.problem, self.state if end is None else end)
         return Result(
             x=self.problem.give_back_x(reached.x), y=self.problem.give_back_y(reached.y), status=status,
             message=message, steps=self.steps, cost=self.cost, seconds=self.seconds, trace=self.trace,

@@ -214,8 +214,6 @@ def _carry_out(
             checkpoints.write(run.result("interrupted", f"a checkpoint after {run.steps} steps"))
     if ended[0] == "interrupted":
         checkpoints.write(run.result(*ended))
-    if run.guard is not None:
-        run.guard.finish(run)
     return ended
 
 
@@ -281,7 +279,8 @@ def solve(
       run starts from just there; else it is called once more.
     - `record_every`: steps between two records; by default there are 20 of them, or, without `steps`, one after 1, 2,
       3, 4, 6, 9, 13, ... steps, each time half as many again.
-    - `iterate`: "last", or "random" as in the theorems: x_t̃ with t̃ uniform on 0..steps. Nothing after t̃
+    - `iterate`: "last" (on steps that were found: the best that was looked at, where F has risen since, and the message
+      says so), or "random" as in the theorems: x_t̃ with t̃ uniform on 0..steps. Nothing after t̃
       matters to x_t̃, so t̃ is drawn first and the run ends there.
     - `resume`: a Result of the same problem, algorithm and settings to go on from, others are refused; its steps,
       samples and seconds count towards the budgets, its seed is kept, and the outcome has the same bits as one
@@ -338,7 +337,10 @@ def solve(
                 if hasattr(error, "result"):
                     checkpoints.write(error.result)
                 raise
-            result = run.result(status, message)
+            end, words = run.state, ""
+            if run.guard is not None and iterate == "last" and status != "target":
+                end, words = run.guard.choose_end(run)
+            result = run.result(status, message + words, end)
             if status != "interrupted":
                 checkpoints.write(result)
         return result
