@@ -399,6 +399,7 @@ def runs():
         "metrics": optional(metrics),
         "iterate": choice("last", "random"),
         "resume": optional(instance(bx.Result)),
+        "every": not_negative,
         "progress": optional(boolean),
     }
     given = {"problem": problem(), "algorithm": still(), "steps": STEPS, "metrics": None}
@@ -420,7 +421,7 @@ def runs():
     yield from adaptations(x)
     yield from trials()
     variables = bx.Variables(jnp.ones(2), jnp.ones((TASKS, 2)))
-    rules = {"problem": instance(bx.Problem), "variables": instance(bx.Variables)}
+    rules = {"problem": instance(bx.Problem), "variables": instance(bx.Variables), "all_tasks": boolean}
     yield Use("exact_metrics", bx.exact_metrics, {"problem": problem(), "variables": variables}, rules)
     after = number(lambda v: v > -1 and np.isfinite(v))
     rules = {"scale": positive, "offset": after, "exponent": positive}

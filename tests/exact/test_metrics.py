@@ -282,6 +282,29 @@ def test_what_a_solver_says_of_one_task_is_said_of_all(monkeypatch, own_programs
     np.testing.assert_allclose(values.residual, max(left), rtol=1e-12)
 
 
+def test_of_very_many_tasks_some_are_looked_at_and_their_spread_is_told(monkeypatch):
+    truth = bx.problems.quadratic(num_tasks=30, noise=1.0)
+    problem, x = truth.problem, truth.problem.x0 + 0.3
+    y = jnp.asarray(np.random.default_rng(0).normal(size=(30, problem.dim_y)))
+    everything = bx.exact_metrics(problem, bx.Variables(x, y))
+    monkeypatch.setattr(metrics, "MOST_TASKS", 29)
+    monkeypatch.setattr(metrics, "EXCERPT", 12)
+    metrics._draw.cache_clear()
+    found, some = bx.exact_metrics(problem, bx.Variables(x, y)), np.asarray(metrics.tasks_of_metrics(problem))
+    metrics._draw.cache_clear()
+    assert len(set(some)) == 12
+    best = truth.lower_solution(x)
+    each = np.array([problem.upper_loss(x, best[i], i) for i in range(30)])
+    np.testing.assert_allclose(found["objective"], each[some].mean(), rtol=1e-9)
+    error = np.sqrt(np.sum((each[some] - each[some].mean()) ** 2) / 11 / 12 * (30 - 12) / 30)
+    np.testing.assert_allclose(found["objective_error"], error, rtol=1e-6)
+    gaps = np.sum((np.asarray(y) - np.asarray(best)) ** 2, axis=1)
+    np.testing.assert_allclose(found["lower_gap"], gaps[some].mean(), rtol=1e-9)
+    assert bx.exact_metrics(problem, bx.Variables(x, y), all_tasks=True) == everything
+    result = bx.solve(problem, bx.soba(), steps=1)
+    assert "of 12 of 30 tasks, drawn once" in result.explain()
+
+
 def test_the_metrics_of_a_run_are_those_of_the_closed_form(monkeypatch):
     truth = bx.problems.quadratic(num_tasks=5)
     x, best = truth.problem.x0, truth.lower_solution(truth.problem.x0)
@@ -289,7 +312,7 @@ def test_the_metrics_of_a_run_are_those_of_the_closed_form(monkeypatch):
     values = evaluation.Exact(truth.objective(x), truth.gradient(x), best, 0.0, 1e-9, 1e-8, True)
     monkeypatch.setattr(metrics, "exact", lambda *point: given.append(point) or values)
     found = bx.exact_metrics(truth.problem, bx.Variables(x, y))
-    assert given == [(truth.problem, x, y)]  # from y on, which is close to y* in a run
+    assert given == [(truth.problem, x, y, None)]  # from y on, which is close to y* in a run
     wanted = {
         "objective": truth.objective(x), "grad_norm": np.sqrt(np.sum(np.square(truth.gradient(x)))),
         "lower_gap": np.sum((np.asarray(best) - np.asarray(y)) ** 2) / 5, "objective_error": 1e-9,

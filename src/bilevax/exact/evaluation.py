@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from bilevax import arguments, chunks, identity
 from bilevax.aside import WholeLoss, bring_back, set_aside
@@ -83,12 +83,19 @@ def _gradient_of(problem: Problem, x: X, y: Y, delta: Y, i: Any, invert: lower.I
 
 
 @partial(jax.jit, static_argnames=("gradient", "short_cut"))
-def _evaluate(problem: Problem, x: X, start: Float[Array, "m dy"] | None, *, gradient: bool, short_cut: bool) -> Exact:
-    """Exact values from all samples, without ∇F in less time; with `short_cut` linear models share a factorisation."""
+def _evaluate(
+    problem: Problem, x: X, start: Float[Array, "m dy"] | None, some: Int[Array, " k"] | None, *, gradient: bool,
+    short_cut: bool,
+) -> Exact:  # fmt: skip
+    """Exact values from all samples, without ∇F in less time; with `short_cut` linear models share a factorisation.
+
+    With `some` the means are those over the tasks of these numbers, y is theirs, and their spread counts as an error.
+    """
     starts = jax.vmap(problem.y0_of)(jnp.arange(problem.num_tasks)) if start is None else start
     solver = (linear_lower if short_cut else lower).solver(problem, x, starts)
 
-    def one(i: Array) -> tuple[list[_Term], tuple[Y, Array, Array]]:
+    def one(k: Array) -> tuple[list[_Term], tuple[Y, Array, Array, Array]]:
+        i = k if some is None else some[k]
         y, delta = solver.solve(i)
         terms = [_objective_of(problem, x, y, delta, i)]
         if gradient:
@@ -96,10 +103,10 @@ def _evaluate(problem: Problem, x: X, start: Float[Array, "m dy"] | None, *, gra
         held = not problem.structure.needs_hessian
         left = problem.strong_convexity * delta if held else problem.lower_gradient(x, y, i)
         rounding = jnp.linalg.norm(delta) <= ROUNDING * float(jnp.finfo(y.dtype).eps) * jnp.linalg.norm(y)
-        return terms, (y, jnp.linalg.norm(left), rounding)
+        return terms, (y, jnp.linalg.norm(left), rounding, terms[0].value)
 
-    work = max(problem.work, min(problem.dim_y, lower.DENSE_UP_TO) ** 2)
-    means, (y, residuals, rounding) = chunks.mean_and_all(one, problem.num_tasks, work)
+    work, count = max(problem.work, min(problem.dim_y, lower.DENSE_UP_TO) ** 2), problem.num_tasks
+    means, (y, residuals, rounding, values) = chunks.mean_and_all(one, count if some is None else len(some), work)
     errors = [jnp.linalg.norm(jnp.atleast_1d(mean.error)) for mean in means]
     tolerance = TOLERANCE[problem.dtype.name]
     small = [error <= tolerance * mean.size for error, mean in zip(errors, means, strict=True)]
@@ -109,27 +116,29 @@ def _evaluate(problem: Problem, x: X, start: Float[Array, "m dy"] | None, *, gra
     ]
     both = lambda pair: pair if gradient else [*pair, None]
     (F, slope), (F_error, slope_error) = both([mean.value for mean in means]), both(errors)
+    if some is not None:
+        F_error = jnp.hypot(F_error, jnp.std(values, ddof=1) * np.sqrt((1 - len(some) / count) / len(some)))
     return Exact(F, slope, y, jnp.max(residuals), F_error, slope_error, jnp.all(jnp.stack(small)))
 
 
-def _again_in_float64(problem: Problem, x: X, start: Any, gradient: bool) -> Exact:
+def _again_in_float64(problem: Problem, x: X, start: Any, some: Any, gradient: bool) -> Exact:
     """The same from the same numbers in float64, rounded once it is known."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # losses may hold float32 numbers of their own
         wider = lambda leaf: leaf.astype(float) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-        found = _evaluate(*jax.tree.map(wider, (problem, x, start)), gradient=gradient, short_cut=False)
+        found = _evaluate(*jax.tree.map(wider, (problem, x, start)), some, gradient=gradient, short_cut=False)
         return jax.tree.map(lambda leaf: leaf.astype(x.dtype) if leaf.dtype == float else leaf, found)
 
 
-def _evaluate_exactly(problem: Problem, x: X, start: Any, gradient: bool) -> Exact:
+def _evaluate_exactly(problem: Problem, x: X, start: Any, some: Any, gradient: bool) -> Exact:
     """Exact values; where they are not, once more with more effort, else with a warning. Inside `jit` as they are."""
-    short_cut = linear_lower.serves(problem)
-    found = _evaluate(problem, x, start, gradient=gradient, short_cut=short_cut)
+    short_cut = some is None and linear_lower.serves(problem)
+    found = _evaluate(problem, x, start, some, gradient=gradient, short_cut=short_cut)
     if not all(map(arguments.is_concrete, jax.tree.leaves((problem, x, start, found)))):
         return found
     if short_cut and not found.accurate:
-        found = _evaluate(problem, x, found.y, gradient=gradient, short_cut=False)
+        found = _evaluate(problem, x, found.y, some, gradient=gradient, short_cut=False)
     if problem.dtype == jnp.float32 and not found.accurate:
-        found = _again_in_float64(problem, x, start, gradient)
+        found = _again_in_float64(problem, x, start, some, gradient)
     if not found.accurate:
         warnings.warn(
             f"exact values of {problem!r} are not exact at this x: ‖∇y g‖ is {float(found.residual):.0e} where the "
@@ -141,14 +150,20 @@ def _evaluate_exactly(problem: Problem, x: X, start: Any, gradient: bool) -> Exa
     return found
 
 
-def exact(problem: Problem, x: X, start: Float[Array, "m dy"] | None = None) -> Exact:
-    """F(x), ∇F(x) and y*(x), x and y flat; `start` is where the lower solver begins, a good guess saves time."""
-    return _evaluate_exactly(problem, x, start, gradient=True)
+def exact(
+    problem: Problem, x: X, start: Float[Array, "m dy"] | None = None, some: Int[Array, " k"] | None = None
+) -> Exact:
+    """F(x), ∇F(x) and y*(x), x and y flat; `start` is where the lower solver begins, a good guess saves time.
+
+    With `some` numbers of tasks F and ∇F are means over these, y is theirs, and `objective_error` holds the standard
+    error of F.
+    """
+    return _evaluate_exactly(problem, x, start, some, gradient=True)
 
 
 def objective(problem: Problem, x: X, start: Float[Array, "m dy"] | None = None) -> Float[Array, ""]:
     """F(x) alone, in less time."""
-    return _evaluate_exactly(problem, x, start, gradient=False).objective
+    return _evaluate_exactly(problem, x, start, None, gradient=False).objective
 
 
 def _flat(problem: Problem, x: PyTree) -> X:

@@ -92,11 +92,11 @@ class NoCheckpoints:
 @contextlib.contextmanager
 def in_folder(folder: Any, every: Any) -> Iterator[Checkpoints | NoCheckpoints]:
     """The checkpoints of a folder, for this process alone; none where no folder was given."""
+    arguments.number("every", every, "seconds, zero or more", lambda v: 0 <= v < math.inf)
     if folder is None:
         yield NoCheckpoints()
         return
     path = files.path_of("checkpoint", folder)
-    arguments.number("every", every, "seconds, zero or more", lambda v: 0 <= v < math.inf)
     files.require_writable(path)
     with locks.claim(path / LOCK) as mine:
         if not mine:

@@ -27,7 +27,7 @@ from bilevax.run import terminal
 from bilevax.run.checkpoint import Checkpoints, NoCheckpoints, in_folder
 from bilevax.run.choice import METHODS, choose_method
 from bilevax.run.guard import Guard
-from bilevax.run.metrics import exact_metrics
+from bilevax.run.metrics import exact_metrics, words_on_metrics
 from bilevax.run.plan import CHUNK, Budget, Metrics, Plan, record_interval
 from bilevax.run.result import Result
 from bilevax.run.run import Run, as_cost
@@ -274,7 +274,8 @@ def solve(
     - `seed`: decides on all draws; 0 by default, and that of the resumed run with `resume`.
     - `target`: {"objective": 0.3} ends the run as soon as a recorded metric is that small.
     - `metrics`: a function of (problem, Variables) that returns numbers by name; `None` records the costs alone. The
-      default solves all lower problems exactly: F(x) and its error, ‖∇F(x)‖ and the mean ‖y_i − y_i*‖². A function
+      default solves lower problems exactly: F(x) and its error, ‖∇F(x)‖ and the mean ‖y_i − y_i*‖²; with more than
+      20,000 tasks on 1,024 of them (`bx.exact_metrics`). A function
       of your own is tried at x0 and y0 before anything is compiled. What it returns there is the first record if the
       run starts from just there; else it is called once more.
     - `record_every`: steps between two records; by default there are 20 of them, or, without `steps`, one after 1, 2,
@@ -327,7 +328,8 @@ def solve(
         _check_batches(problem, algorithm.settings)
         with terminal.interruptible(checkpoint is not None) as interrupted, terminal.progress(progress) as report:
             run = _begin(problem, algorithm, seed, origin, before, plan)
-            run.notes = run.notes or (*notes, *_words_on_rates(algorithm, run.state))
+            told = words_on_metrics(problem) if metrics is exact_metrics else ()
+            run.notes = run.notes or (*notes, *_words_on_rates(algorithm, run.state), *told)
             try:
                 status, message = _carry_out(run, plan, interrupted, report, checkpoints)
                 if run.trace.rows[-1]["step"] != run.steps:
