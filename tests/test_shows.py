@@ -58,15 +58,28 @@ def test_the_code_of_pages_runs_as_printed(pages, tmp_path):
 
 EXAMPLES = [(path, []) for path in sorted((ROOT / "examples").glob("*.py"))]
 EXAMPLES.append((ROOT / "examples" / "meta_learning.py", ["--case", "digits"]))
+EXAMPLES_IN_TURN = """
+import json, runpy, sys
+
+for path, *more in json.loads(sys.argv[1]):
+    sys.argv = [path, *more]
+    print(*sys.argv, flush=True)
+    runpy.run_path(path, run_name="__main__")
+"""
 
 
-@pytest.mark.parametrize(("example", "more"), EXAMPLES, ids=[" ".join([path.stem, *more]) for path, more in EXAMPLES])
-def test_an_example_runs_in_its_short_mode_and_draws(example, more, tmp_path):
-    shown = run(example, *more, "--short", "--out", tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    pictures = list(tmp_path.glob("*.png"))
-    assert pictures
-    assert all(matplotlib.image.imread(picture).std() > 0.01 for picture in pictures)
+@pytest.mark.parametrize("half", [0, 1])
+def test_examples_run_in_their_short_mode_and_draw(half, tmp_path):
+    """One process for several, which saves imports."""
+    folders = [tmp_path / str(k) for k in range(len(EXAMPLES))][half::2]
+    calls = [[str(path), *more, "--short", "--out", str(folder)]
+             for (path, more), folder in zip(EXAMPLES[half::2], folders, strict=True)]  # fmt: skip
+    shown = run("-c", EXAMPLES_IN_TURN, json.dumps(calls))
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    for folder in folders:
+        pictures = list(folder.glob("*.png"))
+        assert pictures
+        assert all(matplotlib.image.imread(picture).std() > 0.01 for picture in pictures)
 
 
 SRBA_OVER_SOBA = """
@@ -141,10 +154,7 @@ def test_the_flat_benchmark_prints_its_ratio(tmp_path):
     ratio = float(re.fullmatch(r"flat_ratio=([\d.]+)", last)[1])
     figures = json.loads((tmp_path / "flat.json").read_text())
     ratios = {name: value for name, value in figures.items() if name.endswith("_ratio") and name != "flat_ratio"}
-    assert set(ratios) == {
-        f"{name}_ratio"
-        for name in ("dense", "dense_ridge", "linear_model", "tracked", "known", "bsvrb_v2", "block_soba")
-    }
+    assert set(ratios) == {f"{name}_ratio" for name in ("linear_model", "tracked", "known", "block_soba")}
     assert max(ratios.values()) == pytest.approx(ratio, rel=1e-3)
     assert ratio < 3
 
@@ -181,7 +191,7 @@ def test_the_rates_benchmark_fits_exponents(tmp_path):
     assert 0.5 < figures["m1.svrb.exponent"] < 6
     counts = [figures[f"m1.svrb.samples_to_{epsilon:.3f}"] for epsilon in (0.8, 0.6)]
     assert 0 < counts[0] <= counts[1]
-    assert {f"m3.{name}.exponent" for name in ("rsvrb", "stable")} <= set(figures)
+    assert "m3.rsvrb.exponent" in figures
     assert matplotlib.image.imread(tmp_path / "r.png").std() > 0.01
 
 
@@ -207,6 +217,6 @@ def test_runs_that_are_killed_survive(tmp_path):
     shown = run("-m", "benchmarks.survive", "--short", "--json", tmp_path / "s.json")
     assert shown.returncode == 0, shown.stderr
     figures = json.loads((tmp_path / "s.json").read_text())
-    assert figures["kills"] >= 2
+    assert figures["kills"] > 0
     assert figures["bit_equal"] == figures["ends"] > 0
     assert figures["corrupt_loaded"] == 0
