@@ -43,7 +43,7 @@ class Checkpoints:
 
     def newest(self) -> Result | None:
         """The last one that is whole; None where there is none at all."""
-        names, found = sorted(_names(self.folder), reverse=True), []
+        names, found = sorted(_names(self.folder), key=int, reverse=True), []
         for name in names:
             try:
                 result = _read(self.folder / name)
