@@ -10,7 +10,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import bilevax as bx
 from bilevax.models import PenaltyLogistic, PenaltyRidge, fold_problem
-from bilevax.models.penalty_search import LOGISTIC_GRID, RIDGE_GRID
+from bilevax.models.penalty_search import LOGISTIC_GRID, RIDGE_GRID, strongest
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -130,25 +130,42 @@ def test_the_objective_is_the_loss_of_the_folds_as_scikit_learn_has_it(kind):
     else:
         y, unit = (y > 0).astype(int), 1.0
         problem = fold_problem.logistic_problem(X, y[:, None].astype(float), fold, place, 4.0)
-    shrinking = 0.5 * float(jnp.sum(jnp.log1p(changes["changes"] ** 2)))  # with a strength of one
+    moved = np.array([0.4, 0.5, -1.0, 2.0])
+    shrinking = 0.5 * np.log1p(moved**2).sum()  # with a strength of one
     ours = (float(bx.exact_objective(problem, changes)) - shrinking) * unit
     np.testing.assert_allclose(ours, folds_loss(kind, X, y, fold, penalties), rtol=1e-4)
 
 
-def test_the_search_ends_where_the_gradient_of_the_folds_loss_vanishes():
+def test_penalties_lie_between_where_the_gradients_of_two_draws_of_folds_vanish():
     X, y = rows(60, 4)
     model = PenaltyRidge(shrinkage=1.0, random_state=0).fit(X, y)
-    Z = (X - model.mean_) / model.scale_
-    problem = model._problem(Z, y, drawn_folds(model, y)[0], np.arange(8))
-    problem = problem.replace(tasks={**problem.tasks, "shrinkage": jnp.full_like(problem.tasks["rows"], 1 / 60)})
-    result = bx.solve(problem, fold_problem.METHOD, steps=100, metrics=None, progress=False)
-    first, last = (
-        np.concatenate(jax.tree.leaves(jax.tree.map(np.ravel, bx.exact_gradient(problem, x))))
-        for x in (problem.unravel_x(problem.x0), result.x)
-    )
-    assert np.abs(last).max() < 1e-3 * np.abs(first).max()
-    found = fold_problem.penalties_at(result.x, *(problem.tasks[name][0] for name in ("centre", "floor", "place")))
-    np.testing.assert_allclose(model.penalties_, found[:8], rtol=1e-6)
+    Z, found = (X - model.mean_) / model.scale_, []
+    for fold in drawn_folds(model, y):
+        problem = model._problem(Z, y, fold, np.arange(8))
+        problem = problem.replace(tasks={**problem.tasks, "shrinkage": jnp.full_like(problem.tasks["rows"], 1 / 60)})
+        result = bx.solve(problem, fold_problem.METHOD, steps=100, metrics=None, progress=False)
+        first, last = (
+            np.concatenate(jax.tree.leaves(jax.tree.map(np.ravel, bx.exact_gradient(problem, x))))
+            for x in (problem.unravel_x(problem.x0), result.x)
+        )
+        assert np.abs(last).max() < 1e-3 * np.abs(first).max()
+        told = (problem.tasks[name][0] for name in ("centre", "floor", "place"))
+        found.append(np.asarray(fold_problem.penalties_at(result.x, *told))[:8])
+    np.testing.assert_allclose(model.penalties_, np.sqrt(found[0] * found[1]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("gain", "chosen"), [(0.04, 0), (0.06, 1)])
+def test_less_shrinkage_is_taken_where_it_gains_more_than_half_a_standard_error(gain, chosen):
+    """A hundred rows, and a difference of deviation one: its standard error is a tenth."""
+    noise = np.tile([1.0, -1.0], 50) * np.sqrt(99 / 100)
+    assert strongest(np.column_stack([np.full(100, 5.0), 5.0 - gain + noise])) == chosen
+
+
+@pytest.mark.parametrize(("rest", "chosen"), [(0.0, 0), (2.0, 1)])
+def test_less_shrinkage_is_not_taken_where_few_rows_carry_the_loss(rest, chosen):
+    """Three rows lose less without shrinkage: a gain of 1.7 standard errors, where five would be asked for."""
+    first = np.where(np.arange(100) < 3, 2.0, rest)
+    assert strongest(np.column_stack([first, first - np.where(np.arange(100) < 3, 1.0, 0.0)])) == chosen
 
 
 def test_columns_of_a_group_share_a_penalty():
@@ -164,7 +181,7 @@ def test_the_strength_is_chosen_and_a_sparse_rule_gains(capsys):
     chosen = PenaltyRidge(random_state=0, verbose=True).fit(X, y)
     plain = PenaltyRidge(shrinkage=np.inf, random_state=0).fit(X, y)
     error = lambda model: np.mean((model.predict(new) - truth) ** 2)
-    assert chosen.shrinkage_ == min(chosen.shrinkage_losses_, key=chosen.shrinkage_losses_.get) < np.inf
+    assert chosen.shrinkage_losses_[chosen.shrinkage_] < chosen.shrinkage_losses_[np.inf]
     assert error(chosen) < 0.95 * error(plain)
     assert "fold 5 of 5" in capsys.readouterr().err
 

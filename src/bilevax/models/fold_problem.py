@@ -1,9 +1,10 @@
 """Penalties of a linear model as the upper variables, and validation folds as the lower problems.
 
-    min over x of mean_k f_k(y_k*(x)) + s/2n Σ_j log(1 + d_j²),   y_k*(x) = argmin_y g_k(y) + ½ Σ_j p_j(x) y_j² / n_k
+    min over x of mean_k f_k(y_k*(x)) + s/2n Σ log(1 + d²),   y_k*(x) = argmin_y g_k(y) + ½ Σ_j p_j(x) y_j² / n_k
 
-g_k is the loss of the rows outside fold k, f_k that of the fold. x = (c, d): log p_j is a common c and a change d_j.
-The logarithm holds small changes back and lets a few penalties go far, as a sparse rule asks for.
+g_k is the loss of the rows outside fold k, f_k that of the fold. x = (c, d): log p_j is that of the best common
+penalty, a change c of all and a change d_j; Σ is over c and all d_j. The logarithm holds small changes back and lets
+a few penalties go far, as a sparse rule asks for.
 Sizes are filled up with zeros to a few standard ones: tables of about the same size share one compiled program.
 """
 
@@ -68,8 +69,9 @@ def _penalties(x: dict[str, Array], task: dict[str, Any]) -> Float[Array, " p"]:
 
 
 def _shrink(x: dict[str, Array], task: dict[str, Any]) -> Float[Array, ""]:
-    """s/2n Σ_j log(1 + d_j²)."""
-    return 0.5 * task["shrinkage"] * jnp.sum(jnp.log1p(x["changes"] ** 2))
+    """s/2n (log(1 + c²) + Σ_j log(1 + d_j²))."""
+    moved = jnp.concatenate([x["common"], x["changes"]])
+    return 0.5 * task["shrinkage"] * jnp.sum(jnp.log1p(moved**2))
 
 
 def quadratic_upper(x: Any, y: Float[Array, " p"], task: Any, batch: Any) -> Float[Array, ""]:

@@ -23,12 +23,12 @@ class PenaltyRidge(RegressorMixin, PenaltySearch):
         y*(p) = argmin Σ (b − aᵀy − shift)² + Σ_j p_j y_j²,   p minimises the error of the folds plus a shrinkage
 
     Where few features tell something this is between ridge and lasso; where all tell the same it is ridge: the strength
-    of the shrinkage is chosen on folds that the search for penalties does not see, and one common penalty is among
-    the choices. Costs some hundred fits of the plain model.
+    of the shrinkage is chosen on folds that the search for penalties does not see, and one common penalty is taken
+    unless others are surely better. Costs some hundred fits of the plain model.
 
     - `groups`: one label for each column, columns of a label share a penalty; `None`: each column has its own.
     - `shrinkage`: s, how strongly log penalties are held to a common one, in s/2n Σ log(1 + d_j²); infinity is one
-      penalty for all. "auto" chooses among infinity, 3, 1 and 0.3.
+      penalty for all. "auto" takes the strongest of infinity, 3, 1 and 0.3 that is not surely worse than the best.
     - `cv`: the number of folds, drawn at random.
     - `standardize`: whether penalties are those of columns with variance one.
     - `steps`: of the search for penalties, at most; `random_state`: of the folds; `verbose`: losses of folds, on
@@ -75,12 +75,12 @@ class PenaltyLogistic(ClassifierMixin, PenaltySearch):
         y*(p) = argmin Σ ℓ(aᵀy + shift, b) + ½ Σ_j p_j ‖y_j‖²,   p minimises the loss of the folds plus a shrinkage
 
     Where few features tell something this is between ridge and lasso; where all tell the same it is ridge: the strength
-    of the shrinkage is chosen on folds that the search for penalties does not see, and one common penalty is among
-    the choices. Costs some hundred fits of the plain model.
+    of the shrinkage is chosen on folds that the search for penalties does not see, and one common penalty is taken
+    unless others are surely better. Costs some hundred fits of the plain model.
 
     - `groups`: one label for each column, columns of a label share a penalty; `None`: each column has its own.
     - `shrinkage`: s, how strongly log penalties are held to a common one, in s/2n Σ log(1 + d_j²); infinity is one
-      penalty for all. "auto" chooses among infinity, 3, 1 and 0.3.
+      penalty for all. "auto" takes the strongest of infinity, 3, 1 and 0.3 that is not surely worse than the best.
     - `cv`: the number of folds, drawn at random, each with its share of every class.
     - `standardize`: whether penalties are those of columns with variance one.
     - `steps`: of the search for penalties, at most; `random_state`: of the folds; `verbose`: losses of folds, on
