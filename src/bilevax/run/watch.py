@@ -69,7 +69,8 @@ def look_at(problem: Problem, x: Array, y: Array, step: int, neumann_step: Any =
     lam = float(problem.strong_convexity)
     known = problem.structure.hessian is Hessian.IDENTITY
     smallest, largest = (lam, lam) if known else map(float, curvature_at(problem, x, y, jax.random.key(step)))
-    if smallest < 0.5 * lam:
+    rounding = problem.dim_y * float(jnp.finfo(problem.dtype).eps) * largest  # of eigenvalues, as far as they are seen
+    if smallest + rounding < 0.5 * lam:
         warnings.warn(
             f"strong_convexity is {lam:.3g}, and at step {step} ∇²yy g has a direction of curvature {smallest:.3g}: "
             "methods that keep it above strong_convexity are then wrong. Lower strong_convexity, or add a ridge to the "
