@@ -108,6 +108,15 @@ def test_an_excerpt_of_many_samples_is_drawn_from_all_of_those_of_its_loss():
     assert F(upper_data=few, lower_data=few) == pytest.approx(0.0, abs=1e-9)
 
 
+def test_a_look_says_how_far_f_is_from_its_value_at_the_solutions_of_the_lower_problems():
+    """y* = x = 0, and f = ½y² of the tasks that are looked at: 16 of the 20, evenly spread."""
+    problem, y = bowl(0.0, tasks=jnp.ones(20)), jnp.arange(20.0)[:, None]
+    F, lag = scales.excerpt_look(problem, jnp.zeros(1), y, KEY)
+    tasks = np.asarray(scales.evenly(20, 16))
+    assert float(F) == pytest.approx(0, abs=1e-12)
+    assert float(lag) == pytest.approx(np.mean(0.5 * tasks**2))
+
+
 def test_some_tasks_are_spread_evenly_over_all():
     np.testing.assert_array_equal(scales.evenly(5, 16), np.arange(5))
     np.testing.assert_array_equal(scales.evenly(12, 4), [0, 3, 6, 9])

@@ -69,6 +69,18 @@ def excerpt_objective(problem: Problem, x: X, key: Key[Array, ""]) -> Float[Arra
     return excerpt.look(x, excerpt.start(x))[0]
 
 
+@jax.jit
+def excerpt_look(
+    problem: Problem, x: X, y: Float[Array, "m dy"], key: Key[Array, ""]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """F(x) of an excerpt, as above, and how far f is from there at these y: mean |f_i(x, y_i) − f_i(x, y_i*)|."""
+    excerpt = Excerpt(problem, key)
+    loss = lambda y, i, xi: problem.upper_loss(x, y, i, xi)
+    at = excerpt.look(x, excerpt.start(x))
+    best, own = (jax.vmap(loss)(y, excerpt.tasks, excerpt.samples[0]) for y in (at[2].y, y[excerpt.tasks]))
+    return at[0], jnp.abs(own - best).mean()
+
+
 class _Search(NamedTuple):
     """F, its slope and the lower problems at x_0, the step looked at last and whether it was good, and all looks."""
 

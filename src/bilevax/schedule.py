@@ -75,6 +75,13 @@ class RateRule:
     exponent: float = 0.0
     condition_power: float = 0.0
 
+    def way(self, steps: int) -> float:
+        """About the sum of the rate over so many steps, in units of the first: how far they can go."""
+        if self.exponent == 1:
+            return self.offset * math.log1p(steps / self.offset)
+        left = 1 - self.exponent
+        return self.offset * ((1 + steps / self.offset) ** left - 1) / left
+
     def __repr__(self) -> str:
         powers = [(self.share_power, "share"), (self.condition_power, "condition")]
         parts = [repr(self.factor), *([] if self.unit == "1" else [self.unit])]

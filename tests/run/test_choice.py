@@ -10,7 +10,7 @@ import pytest
 import bilevax as bx
 from bilevax.run import choice, guard
 from bilevax.run.plan import Budget, Plan, record_interval
-from bilevax.schedule import Scales
+from bilevax.schedule import RateRule, Scales
 
 
 @pytest.fixture(scope="module")
@@ -153,20 +153,22 @@ def test_with_two_lower_problems_the_choice_is_one_for_several():
 
 
 class Known(NamedTuple):
-    """A state of which F is x itself."""
+    """A state of which F is x itself, and y is how far f is from it."""
 
     x: Any
     scales: Any
+    y: Any = np.zeros(())
 
 
 @pytest.fixture
 def run(monkeypatch):
     """A run that the tests move by hand."""
-    monkeypatch.setattr(guard, "excerpt_objective", lambda problem, x, key: x)
+    monkeypatch.setattr(guard, "excerpt_look", lambda problem, x, y, key: (x, y))
     state = Known(jnp.asarray(10.0), Scales(*map(jnp.asarray, (1.0, 3.0, 1.0, 1.0, 1.0))))
     return SimpleNamespace(
-        problem=None, state=state, steps=0, seconds=0.0, key=None, variables=lambda problem, state: state
-    )
+        problem=None, algorithm=SimpleNamespace(settings={}), state=state, steps=0, seconds=0.0, key=None,
+        variables=lambda problem, state: (state.x, state.y),
+    )  # fmt: skip
 
 
 def move(run, watch, F):
@@ -248,6 +250,51 @@ def test_steps_on_x_grow_while_f_falls_steadily_and_are_as_found_where_it_does_n
     assert not move_to(run, watch, 2 * run.steps, 4.1)
     assert not move_to(run, watch, 2 * run.steps, 4.1)
     assert step() == 1.0  # not below what was found
+
+
+def test_where_steps_become_shorter_f_falls_steadily_along_the_way_that_they_allow(run):
+    """Steps ∝ t^(−1/2) come 29 % of their way in the second half of them."""
+    run.algorithm.settings["upper_step"] = RateRule(0.5, "step", 0, 1e-6, 1 / 2)
+    watch = guard.Guard.of(run)
+    move_to(run, watch, 128, 9.0)
+    move_to(run, watch, 256, 9.0 - 0.38)  # 1.38 of √2: steady
+    assert float(run.state.scales.step) == 4.0
+    del run.algorithm.settings["upper_step"]
+    run.steps, run.state = 0, run.state._replace(x=jnp.asarray(10.0))
+    watch = guard.Guard.of(run)
+    move_to(run, watch, 128, 9.0)
+    move_to(run, watch, 256, 9.0 - 0.38)
+    assert float(run.state.scales.step) == 4.0  # as it was: constant steps would have come twice as far
+
+
+@pytest.mark.parametrize("exponent", [0, 1 / 3, 1 / 2, 1])
+def test_the_way_of_a_rule_is_the_sum_of_its_rates(exponent):
+    rule, t = RateRule(0.5, "step", 0, 100, exponent), np.arange(1, 5001)
+    np.testing.assert_allclose(rule.way(5000), np.sum((100 / (100 + t)) ** exponent), rtol=1e-2)
+
+
+def test_a_run_that_stays_above_its_best_point_goes_back_there_with_a_shorter_step_on_x(run):
+    watch = guard.Guard.of(run)
+    move_to(run, watch, 64, 5.0)
+    assert not move_to(run, watch, 255, 5.6)  # more than a tenth of the fall, less than half of it
+    assert move(run, watch, 5.6)  # where its pace is judged
+    assert (float(run.state.scales.step), float(run.state.scales.smoothness)) == (0.25, 3.0)
+    assert watch.notes[-1].endswith("with a step on x four times smaller.")
+    assert not move_to(run, watch, 2 * run.steps, 5.4)  # about as good as the best
+
+
+@pytest.mark.parametrize("first", [0.0, 30.0])
+def test_a_run_whose_y_has_run_away_goes_back_however_low_f_is(run, first):
+    run.state = run.state._replace(y=jnp.asarray(first))
+    watch, most = guard.Guard.of(run), 10 * max(10.0, first)  # |F(x_0)| is ten
+    run.state = run.state._replace(y=jnp.asarray(0.99 * most))
+    assert not move(run, watch, 5.0)
+    for far in (1.01 * most, np.nan):
+        run.steps, run.state = watch.next_look, run.state._replace(x=jnp.asarray(1.0), y=jnp.asarray(far))
+        assert float(watch.choose_end(run)[0].x) == 5.0
+        watch.look(run)
+        assert (float(run.state.x), watch.best) == (5.0, 5.0)
+    assert watch.notes[-1].startswith("After 48 steps y had run away")
 
 
 def test_after_a_change_of_steps_looks_come_soon_and_ever_less_often_again(run):

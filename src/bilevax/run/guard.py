@@ -1,15 +1,17 @@
 """A run whose rates were found, steered by F: longer steps where it falls steadily, smaller ones where it rises.
 
-F of some tasks on some of their samples (`bilevax.scales.excerpt_objective`) is looked at after 16, 32, 64, ... steps,
+F of some tasks on some of their samples (`bilevax.scales.excerpt_look`) is looked at after 16, 32, 64, ... steps,
 counted anew from where the steps grew or the run went back, and at the end.
 
-- Where it has risen by half of what it had fallen, or a step left the finite numbers, the run goes back to the best
-  point so far, with a step on x that is four times smaller and one on y that is twice smaller.
-- After 256, 512, 1024, ... steps its pace is judged. Where it falls steadily (nearly half of all of its fall came in
-  the second half of the steps) the step on x is four times as long from then on: it was found at x_0, along one
-  direction, and for few tasks a step it may be far too careful. Where F then is no longer at its best, the step is
-  shortened again, down to what was found. Where F rises as above, the run goes back with a step that was good for
-  long, and grows no more.
+- Where it has risen by half of what it had fallen, or a step left the finite numbers, or y has run away from y* (f is
+  ten times |F(x_0)| off, and ten times more than at the start), the run goes back to the best point so far, with a step
+  on x that is four times smaller and one on y that is twice smaller.
+- After 256, 512, 1024, ... steps its pace is judged. Where it falls steadily (in a straight line along the way that
+  the steps allow: with constant ones nearly half of all of its fall came in the second half of them) the step on x is
+  four times as long from then on: it was found at x_0, along one direction, and for few tasks a step it may be far too
+  careful. Where F then is no longer at its best, the step is shortened again, down to what was found. Where F rises as
+  above, the run goes back with a step that was good for long, and grows no more. Where F is a tenth of its fall above
+  its best, the run goes back, too, with a step on x that is four times smaller: it would not get there by itself.
 - At the end x and y are those of the best look, if F has risen since by a tenth of its fall. The state is the last one:
   a run that goes on from there is the one that would have gone on.
 """
@@ -24,13 +26,14 @@ import jax.numpy as jnp
 
 from bilevax import device
 from bilevax.problem import Problem
-from bilevax.scales import excerpt_objective
-from bilevax.schedule import Scales
+from bilevax.scales import excerpt_look
+from bilevax.schedule import RateRule, Scales
 
 FIRST_LOOK, MOST_RETREATS = 16, 20
 UPPER_SHRINK, LOWER_SHRINK = 0.25, 0.5
-UPPER_GROWTH, STEADY, FIRST_PACE = 4.0, 0.45, 256  # of the step on x; of all of F's fall, in half of the steps; steps
-RISE_AT_END = 0.1  # of what F had fallen: with less the last point is returned
+UPPER_GROWTH, STEADY, FIRST_PACE = 4.0, 0.9, 256  # of the step on x; of a straight fall; steps
+FAR = 0.1  # of what F had fallen: with less the last point is as good as the best one
+RUNAWAY = 10.0  # times |F(x_0)|, or what f was off by at the start
 TOLERANCE = 0.05  # of |F(x_0)|: at the first look a rise by less is taken for a start that swings; later less and less
 
 
@@ -38,6 +41,7 @@ class GuardedRun(Protocol):
     """What a guard needs of a run."""
 
     problem: Problem
+    algorithm: Any
     state: Any
     steps: int
     seconds: float
@@ -55,9 +59,11 @@ class Guard:
     best: float
     good: Any
     next_look: int
+    first_lag: float = 0.0  # how far f was from f at y*, at the start
     changed: int = 0  # the step at which the rates last changed: looks are counted from there
     next_pace: int = FIRST_PACE  # the step at which the pace is judged next, and F after half of the steps to there
     half: float = math.inf
+    half_at: int = 0
     retreats: int = 0
     good_at: int = 0  # the step of the best state
     growth: float = 1.0  # of the step on x, now and in the best state, over what was found
@@ -72,8 +78,8 @@ class Guard:
         """
         if not isinstance(getattr(run.state, "scales", None), Scales) or not device.has_room_for_copy(run.state):
             return None
-        F = _look(run)
-        return cls(F, F, _copy(run.state), max(FIRST_LOOK, 2 * run.steps)) if math.isfinite(F) else None
+        F, lag = _look(run)
+        return cls(F, F, _copy(run.state), max(FIRST_LOOK, 2 * run.steps), lag) if math.isfinite(F) else None
 
     def steps_left(self, run: GuardedRun) -> int:
         """Until the next look."""
@@ -82,11 +88,14 @@ class Guard:
     def look(self, run: GuardedRun) -> None:
         """Go back where F has risen too far; go faster where it falls steadily."""
         begun = time.perf_counter()
-        F = _look(run)
+        F, lag = _look(run)
         run.seconds += time.perf_counter() - begun
         self.next_look = max(2 * self.next_look - self.changed, run.steps + 1)
         least_rise = TOLERANCE * abs(self.start) * FIRST_LOOK / max(run.steps, FIRST_LOOK)
         is_best = self.best > F
+        if self.is_lost(lag):
+            self.retreat(run, "y had run away from the lower problems' solutions")
+            return
         if is_best:
             self.best, self.good, self.good_at, self.good_growth = F, _copy(run.state), run.steps, self.growth
         elif math.isnan(F) or self.best + max(0.5 * (self.start - self.best), least_rise) < F:
@@ -95,16 +104,25 @@ class Guard:
         if run.steps >= self.next_pace:
             self.judge_pace(run, F, is_best)
         if 2 * run.steps <= self.next_pace:
-            self.half = F
+            self.half, self.half_at = F, run.steps
+
+    def is_lost(self, lag: float) -> bool:
+        """Whether y has nothing to do with y* any more: what F is at such an x is luck."""
+        return not lag <= RUNAWAY * max(abs(self.start), self.first_lag)
 
     def judge_pace(self, run: GuardedRun, F: float, is_best: bool) -> None:
         """Longer steps on x where F falls steadily, shorter ones where it no longer falls."""
         self.next_pace = 2 * run.steps
-        if is_best and not self.retreats and self.half - F >= STEADY * (self.start - F):
+        rule = run.algorithm.settings.get("upper_step")
+        way = rule.way if isinstance(rule, RateRule) else float
+        steady = STEADY * (1 - way(self.half_at) / way(run.steps))
+        if is_best and not self.retreats and self.half - F >= steady * (self.start - F):
             self.lengthen(run, UPPER_GROWTH)
             self.changed, self.next_look = run.steps, run.steps + FIRST_LOOK
             grown = f"the step on x is {self.growth:g} times as long as found"
             self.notes.append(f"After {run.steps} steps F falls steadily: {grown}.")
+        elif self.best + FAR * (self.start - self.best) < F:
+            self.retreat(run, f"F was {F:.4g}, no longer {self.best:.4g}", lower=1.0)
         elif not is_best and self.growth > 1:
             self.lengthen(run, 1 / UPPER_GROWTH)
 
@@ -117,25 +135,25 @@ class Guard:
     def choose_end(self, run: GuardedRun) -> tuple[Any, str]:
         """The state whose x and y a run returns, and a word on it: its last, or the best where F has risen since."""
         begun = time.perf_counter()
-        F = _look(run)
+        F, lag = _look(run)
         run.seconds += time.perf_counter() - begun
-        if self.best + RISE_AT_END * (self.start - self.best) >= F:
+        if self.best + FAR * (self.start - self.best) >= F and not self.is_lost(lag):
             return run.state, ""
         return self.good, f"; x and y are those after {self.good_at} steps, where F was lower"
 
-    def retreat(self, run: GuardedRun, reason: str) -> bool:
-        """Back to the best state with smaller steps; whether that was possible."""
+    def retreat(self, run: GuardedRun, reason: str, lower: float = LOWER_SHRINK) -> bool:
+        """Back to the best state with smaller steps, those on y by the factor `lower`; whether that was possible."""
         if self.retreats == MOST_RETREATS:
             return False
         self.retreats += 1
         had_grown, old = self.growth > 1, self.good.scales
         kept = max(1.0, self.good_growth / UPPER_GROWTH)
-        upper, lower = (kept / self.good_growth, 1.0) if had_grown else (UPPER_SHRINK, LOWER_SHRINK)
+        upper, lower = (kept / self.good_growth, 1.0) if had_grown else (UPPER_SHRINK, lower)
         self.growth = self.good_growth = kept
         self.good = self.good._replace(scales=old._replace(step=upper * old.step, smoothness=old.smoothness / lower))
         run.state = _copy(self.good)
         self.changed, self.next_look, self.next_pace = run.steps, run.steps + FIRST_LOOK, 2 * run.steps
-        smaller = "a step on x four times and a step on y two times smaller"
+        smaller = f"a step on x four times{'' if lower == 1 else ' and a step on y two times'} smaller"
         steps = f"a step on x {kept:g} times as long as found" if had_grown else smaller
         self.notes.append(f"After {run.steps} steps {reason}: the run went back to its best point, with {steps}.")
         return True
@@ -145,7 +163,7 @@ def _copy(state: Any) -> Any:
     return jax.tree.map(jnp.copy, state)
 
 
-def _look(run: GuardedRun) -> float:
-    """F of an excerpt, always the same in a run."""
-    x = run.variables(run.problem, run.state).x
-    return float(excerpt_objective(run.problem, x, run.key))
+def _look(run: GuardedRun) -> tuple[float, float]:
+    """F of an excerpt, always the same in a run, and how far f is from it at the run's own y."""
+    F, lag = excerpt_look(run.problem, *run.variables(run.problem, run.state), run.key)
+    return float(F), float(lag)
