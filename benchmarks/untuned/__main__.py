@@ -122,7 +122,7 @@ def run_tuned(problem, chosen):
 
 
 def run_defaults(problem, steps, seeds, seconds):
-    """[method, F] at the end of a run with each algorithm's defaults and each seed; no F where it diverged."""
+    """[method, F, steps] at the end of runs with each algorithm's defaults and each seed; no F where one diverged."""
     found = []
     for name in methods_for(problem):
         algorithm = getattr(bx, name)()
@@ -135,7 +135,7 @@ def run_defaults(problem, steps, seeds, seconds):
                 print(f"    {name} refuses it: {str(error)[:80]}", flush=True)
                 break
             F = None if result.status == "diverged" else float(bx.exact_objective(problem, result.x))
-            found.append([name, F])
+            found.append([name, F, result.steps])
     return found
 
 
@@ -156,7 +156,7 @@ def compare(name, make, chosen, shelf):
         options = [SHORT_STEPS, 1] if chosen.short else [STEPS, chosen.seeds]
         options.append(chosen.default_seconds)
         ends = shelf.find(f"{name}.defaults", options, lambda: run_defaults(problem(), *options))
-        ways = [(method, -np.inf if F is None else (first - F) / (first - best)) for method, F in ends]
+        ways = [(method, -np.inf if F is None else (first - F) / (first - best), steps) for method, F, steps in ends]
     return {method: reach(curve, first, best) for method, curve in curves.items()}, ways
 
 
@@ -194,7 +194,8 @@ def main(arguments=None):
         figures |= {f"{name}.{method}.seconds_to_0.01": pairs[1][0] for method, pairs in found.items()}
         if ends:
             worst = sorted(ends, key=lambda end: end[1])[:6]
-            print("    least: " + ", ".join(f"{method} {share:.3f}" for method, share in worst), flush=True)
+            told = ", ".join(f"{method} {share:.3f} ({steps:,} steps)" for method, share, steps in worst)
+            print(f"    least: {told}", flush=True)
             ways += ends
         jax.clear_caches()
     harness.show("seconds, samples to a gap of", ("problem", "", *(f"{gap:.1%}" for gap in GAPS)), rows)
@@ -209,13 +210,13 @@ def main(arguments=None):
 def judge_defaults(ways):
     """Figures of the runs with defaults, and the share of each that came half way, by algorithm."""
     half_way = collections.defaultdict(list)
-    for method, share in ways:
+    for method, share, _ in ways:
         half_way[method].append(share >= 0.5)
     by_method = {f"{method}.half_way": float(np.mean(shares)) for method, shares in half_way.items()}
     return {
         **by_method,
-        "defaults_runs": len(ways), "defaults_diverged": sum(share < 0 for _, share in ways),
-        "defaults_half_way": float(np.mean([share >= 0.5 for _, share in ways])),
+        "defaults_runs": len(ways), "defaults_diverged": sum(share < 0 for _, share, _ in ways),
+        "defaults_half_way": float(np.mean([share >= 0.5 for _, share, _ in ways])),
         "defaults_least": min(by_method.values()),
     }  # fmt: skip
 
