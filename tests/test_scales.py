@@ -109,12 +109,20 @@ def test_an_excerpt_of_many_samples_is_drawn_from_all_of_those_of_its_loss():
 
 
 def test_a_look_says_how_far_f_is_from_its_value_at_the_solutions_of_the_lower_problems():
-    """y* = x = 0, and f = ½y² of the tasks that are looked at: 16 of the 20, evenly spread."""
-    problem, y = bowl(0.0, tasks=jnp.ones(20)), jnp.arange(20.0)[:, None]
+    """y* = x = 0, and f = ½y² of the tasks that are looked at: 512 of the 600, evenly spread."""
+    problem, y = bowl(0.0, tasks=jnp.ones(600)), jnp.arange(600.0)[:, None]
     F, lag = scales.excerpt_look(problem, jnp.zeros(1), y, KEY)
-    tasks = np.asarray(scales.evenly(20, 16))
+    tasks = np.asarray(scales.evenly(600, 512))
     assert float(F) == pytest.approx(0, abs=1e-12)
     assert float(lag) == pytest.approx(np.mean(0.5 * tasks**2))
+
+
+@pytest.mark.parametrize(("samples", "tasks"), [(1, 512), (64, 128), (400, 20), (5000, 16)])
+def test_more_tasks_are_looked_at_where_each_has_few_samples(samples, tasks):
+    """About as many samples in all: 16 tasks with 512 of them."""
+    data = bx.shared(np.zeros((samples, 1)))
+    assert scales.count_tasks(bowl(0.0, tasks=jnp.ones(600), lower_data=data)) == tasks
+    assert scales.count_tasks(bowl(0.0, tasks=jnp.ones(3), lower_data=data)) == 3
 
 
 def test_some_tasks_are_spread_evenly_over_all():

@@ -219,6 +219,23 @@ def many_rows(n, d, seed=0):
     )  # fmt: skip
 
 
+def dictionary(m, length, atoms, seen, seed=0):
+    """Signals of which a few places are seen: x are the atoms, y_i how much of each is in signal i."""
+    rng = np.random.default_rng(seed)
+    waves = np.sin(np.outer(rng.uniform(0.05, 0.5, size=atoms), np.arange(length)) + rng.uniform(0, 6, size=(atoms, 1)))
+    signals = rng.normal(size=(m, atoms)) @ waves + 0.1 * rng.normal(size=(m, length))
+    place = rng.integers(length, size=(m, 2 * seen))
+    held = {"place": place, "value": np.take_along_axis(signals, place, axis=1)}
+    fit = lambda x, y, batch: jnp.mean((x.T[batch["place"]] @ y - batch["value"]) ** 2)
+    part = lambda rows: bx.per_task({name: values[:, rows] for name, values in held.items()})
+    return bx.Problem(
+        upper=lambda x, y, i, batch: fit(x, y, batch),
+        lower=lambda x, y, i, batch: fit(x, y, batch) + 0.02 * jnp.sum(y**2),
+        x0=jnp.asarray(0.3 * rng.normal(size=(atoms, length))), y0=jnp.zeros(atoms), strong_convexity=0.04,
+        y0_per_task=False, lower_data=part(slice(seen)), upper_data=part(slice(seen, None)),
+    )  # fmt: skip
+
+
 DEVELOP = {
     "prior_mean-200": lambda: prior_mean(200, 20, 8),
     "prior_mean-2000-units": lambda: prior_mean(2000, 10, 5, seed=1, unit=30.0, label=0.01),
@@ -246,4 +263,5 @@ DEVELOP = {
     "scaled_columns-1000": lambda: scaled_columns(1000, 20, 1000.0, seed=1),
     "many_rows": lambda: many_rows(1_000_000, 40),
     "lengthscales": lambda: lengthscales(800, 6, 64),
+    "dictionary-800": lambda: dictionary(800, 60, 3, 10),
 }

@@ -22,10 +22,18 @@ from bilevax.exact.follow import LowerPoint, follow, invert
 from bilevax.problem import Problem, X
 from bilevax.schedule import Scales
 
-TASKS, SAMPLES, MATRIX = 16, 512, 64  # looked at for F, at most; variables for which H_i is formed
+TASKS, MOST_TASKS, SAMPLES = 16, 512, 512  # looked at for F, more than 16 tasks where samples of each are few
+MATRIX = 64  # variables for which H_i is formed
 SMOOTHNESS_TASKS, PRODUCTS = 64, 12  # looked at for L_g, and power iterations for each
 GROWTH, MOST_STEPS_UP, MOST_STEPS_DOWN = 4.0, 14, 32
 FALL = 0.5  # of what the slope promises
+
+
+def count_tasks(problem: Problem) -> int:
+    """How many tasks are looked at for F: few of them tell little of all others, and 16 are enough work if large."""
+    longest = max(problem.upper_data.max_length, problem.lower_data.max_length)
+    fit = TASKS * SAMPLES // max(1, min(SAMPLES, max(longest, problem.dim_y)))
+    return min(problem.num_tasks, MOST_TASKS, fit)
 
 
 def evenly(count: int, most: int) -> Int[Array, " k"]:
@@ -38,7 +46,7 @@ class Excerpt:
     """F and ∇F of some tasks of a problem, on some of their samples: what a run is steered by."""
 
     def __init__(self, problem: Problem, key: Key[Array, ""]):
-        self.problem, self.tasks = problem, evenly(problem.num_tasks, TASKS)
+        self.problem, self.tasks = problem, evenly(problem.num_tasks, count_tasks(problem))
         size_of = lambda data: None if data.max_length <= SAMPLES else SAMPLES
 
         def samples(i: Int[Array, ""]) -> tuple[Indices, Indices]:

@@ -10,8 +10,10 @@ counted anew from where the steps grew or the run went back, and at the end.
   the steps allow: with constant ones nearly half of all of its fall came in the second half of them) the step on x is
   four times as long from then on: it was found at x_0, along one direction, and for few tasks a step it may be far too
   careful. Where F then is no longer at its best, the step is shortened again, down to what was found. Where F rises as
-  above, the run goes back with a step that was good for long, and grows no more. Where F is a tenth of its fall above
-  its best, the run goes back, too, with a step on x that is four times smaller: it would not get there by itself.
+  above, the run goes back with a step that was good for long. Where F is a tenth of its fall above its best, the run
+  goes back, too, with a step on x that is four times smaller: it would not get there by itself. After a run went back
+  its pace is counted from there, and judged after as many steps again as it had taken.
+- A point where f is |F(x_0)| off, because y falls behind, is never the best: smaller steps would not mend that state.
 - At the end x and y are those of the best look, if F has risen since by a tenth of its fall. The state is the last one:
   a run that goes on from there is the one that would have gone on.
 """
@@ -64,6 +66,10 @@ class Guard:
     next_pace: int = FIRST_PACE  # the step at which the pace is judged next, and F after half of the steps to there
     half: float = math.inf
     half_at: int = 0
+    since: int = (
+        0  # the step from which the pace is counted: the start, or where the run last went back to; and F there
+    )
+    first: float = math.inf
     retreats: int = 0
     good_at: int = 0  # the step of the best state
     growth: float = 1.0  # of the step on x, now and in the best state, over what was found
@@ -79,7 +85,7 @@ class Guard:
         if not isinstance(getattr(run.state, "scales", None), Scales) or not device.has_room_for_copy(run.state):
             return None
         F, lag = _look(run)
-        return cls(F, F, _copy(run.state), max(FIRST_LOOK, 2 * run.steps), lag) if math.isfinite(F) else None
+        return cls(F, F, _copy(run.state), max(FIRST_LOOK, 2 * run.steps), lag, first=F) if math.isfinite(F) else None
 
     def steps_left(self, run: GuardedRun) -> int:
         """Until the next look."""
@@ -92,8 +98,8 @@ class Guard:
         run.seconds += time.perf_counter() - begun
         self.next_look = max(2 * self.next_look - self.changed, run.steps + 1)
         least_rise = TOLERANCE * abs(self.start) * FIRST_LOOK / max(run.steps, FIRST_LOOK)
-        is_best = self.best > F
-        if self.is_lost(lag):
+        is_best = self.best > F and self.lag_of(lag) <= 1
+        if not self.lag_of(lag) <= RUNAWAY:
             self.retreat(run, "y had run away from the lower problems' solutions")
             return
         if is_best:
@@ -103,24 +109,23 @@ class Guard:
             return
         if run.steps >= self.next_pace:
             self.judge_pace(run, F, is_best)
-        if 2 * run.steps <= self.next_pace:
+        if 2 * run.steps <= self.next_pace + self.since:
             self.half, self.half_at = F, run.steps
 
-    def is_lost(self, lag: float) -> bool:
-        """Whether y has nothing to do with y* any more: what F is at such an x is luck."""
-        return not lag <= RUNAWAY * max(abs(self.start), self.first_lag)
+    def lag_of(self, lag: float) -> float:
+        """How far y is from y*, as f shows it, in units of F(x_0): far off, what F is at such an x is luck."""
+        return lag / max(abs(self.start), self.first_lag)
 
     def judge_pace(self, run: GuardedRun, F: float, is_best: bool) -> None:
         """Longer steps on x where F falls steadily, shorter ones where it no longer falls."""
         self.next_pace = 2 * run.steps
         rule = run.algorithm.settings.get("upper_step")
         way = rule.way if isinstance(rule, RateRule) else float
-        steady = STEADY * (1 - way(self.half_at) / way(run.steps))
-        if is_best and not self.retreats and self.half - F >= steady * (self.start - F):
+        steady = STEADY * (way(run.steps) - way(self.half_at)) / (way(run.steps) - way(self.since))
+        if is_best and self.half - F >= steady * (self.first - F):
             self.lengthen(run, UPPER_GROWTH)
             self.changed, self.next_look = run.steps, run.steps + FIRST_LOOK
-            grown = f"the step on x is {self.growth:g} times as long as found"
-            self.notes.append(f"After {run.steps} steps F falls steadily: {grown}.")
+            self.notes.append(f"After {run.steps} steps F falls steadily: the step on x becomes four times as long.")
         elif self.best + FAR * (self.start - self.best) < F:
             self.retreat(run, f"F was {F:.4g}, no longer {self.best:.4g}", lower=1.0)
         elif not is_best and self.growth > 1:
@@ -137,7 +142,7 @@ class Guard:
         begun = time.perf_counter()
         F, lag = _look(run)
         run.seconds += time.perf_counter() - begun
-        if self.best + FAR * (self.start - self.best) >= F and not self.is_lost(lag):
+        if self.best + FAR * (self.start - self.best) >= F and self.lag_of(lag) <= RUNAWAY:
             return run.state, ""
         return self.good, f"; x and y are those after {self.good_at} steps, where F was lower"
 
@@ -152,9 +157,11 @@ class Guard:
         self.growth = self.good_growth = kept
         self.good = self.good._replace(scales=old._replace(step=upper * old.step, smoothness=old.smoothness / lower))
         run.state = _copy(self.good)
-        self.changed, self.next_look, self.next_pace = run.steps, run.steps + FIRST_LOOK, 2 * run.steps
+        self.changed, self.next_look = run.steps, run.steps + FIRST_LOOK
+        self.next_pace = run.steps + max(run.steps, FIRST_PACE)
+        self.since, self.first, self.half_at, self.half = run.steps, self.best, run.steps, self.best
         smaller = f"a step on x four times{'' if lower == 1 else ' and a step on y two times'} smaller"
-        steps = f"a step on x {kept:g} times as long as found" if had_grown else smaller
+        steps = "a step on x as before it grew" if upper == 1 else smaller
         self.notes.append(f"After {run.steps} steps {reason}: the run went back to its best point, with {steps}.")
         return True
 
