@@ -125,6 +125,13 @@ def test_more_tasks_are_looked_at_where_each_has_few_samples(samples, tasks):
     assert scales.count_tasks(bowl(0.0, tasks=jnp.ones(3), lower_data=data)) == 3
 
 
+def test_fewer_tasks_are_looked_at_where_x_is_long():
+    problem = bowl(0.0, tasks=jnp.ones(600))
+    assert scales.count_tasks(problem.replace(x0=jnp.zeros(100))) == 512
+    assert scales.count_tasks(problem.replace(x0=jnp.zeros(6400))) == 81
+    assert scales.count_tasks(problem.replace(x0=jnp.zeros(10**6))) == 16
+
+
 def test_some_tasks_are_spread_evenly_over_all():
     np.testing.assert_array_equal(scales.evenly(5, 16), np.arange(5))
     np.testing.assert_array_equal(scales.evenly(12, 4), [0, 3, 6, 9])

@@ -23,6 +23,7 @@ from bilevax.problem import Problem, X
 from bilevax.schedule import Scales
 
 TASKS, MOST_TASKS, SAMPLES = 16, 512, 512  # looked at for F, more than 16 tasks where samples of each are few
+X_FOR_SAMPLE = 64  # so many variables of x count like a sample: each task has a gradient of its own
 MATRIX = 64  # variables for which H_i is formed
 SMOOTHNESS_TASKS, PRODUCTS = 64, 12  # looked at for L_g, and power iterations for each
 GROWTH, MOST_STEPS_UP, MOST_STEPS_DOWN = 4.0, 14, 32
@@ -30,10 +31,10 @@ FALL = 0.5  # of what the slope promises
 
 
 def count_tasks(problem: Problem) -> int:
-    """How many tasks are looked at for F: few of them tell little of all others, and 16 are enough work if large."""
+    """How many tasks are looked at for F: few tell little of all others, and 16 are work enough where each is large."""
     longest = max(problem.upper_data.max_length, problem.lower_data.max_length)
-    fit = TASKS * SAMPLES // max(1, min(SAMPLES, max(longest, problem.dim_y)))
-    return min(problem.num_tasks, MOST_TASKS, fit)
+    size = max(longest, problem.dim_y, problem.dim_x // X_FOR_SAMPLE, 1)
+    return min(problem.num_tasks, MOST_TASKS, TASKS * SAMPLES // min(size, SAMPLES))
 
 
 def evenly(count: int, most: int) -> Int[Array, " k"]:
