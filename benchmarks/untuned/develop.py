@@ -236,6 +236,28 @@ def dictionary(m, length, atoms, seen, seed=0):
     )  # fmt: skip
 
 
+def bumps(m, count, seed=0):
+    """Curves of ten points: x are places and widths of the bumps of all, y_i how high each is in curve i."""
+    rng = np.random.default_rng(seed)
+    shapes = lambda t, places, widths: np.exp(-(((t[..., None] - places) / widths) ** 2))
+    t = rng.uniform(-3, 3, size=(m, 20))
+    heights = rng.normal(size=(m, 1, count)) * 3
+    b = np.sum(shapes(t, np.linspace(-3, 3, count), 0.7) * heights, axis=2) + 0.1 * rng.normal(size=t.shape)
+
+    def fit(x, y, batch):
+        near = jnp.exp(-(((batch["t"][:, None] - x["place"]) * jnp.exp(-x["width"])) ** 2))
+        return jnp.mean((near @ y - batch["b"]) ** 2)
+
+    part = lambda rows: bx.per_task({"t": t[:, rows], "b": b[:, rows]})
+    return bx.Problem(
+        upper=lambda x, y, i, batch: fit(x, y, batch),
+        lower=lambda x, y, i, batch: fit(x, y, batch) + 0.05 * jnp.sum(y**2),
+        x0={"place": jnp.asarray(np.sort(rng.uniform(-3, 3, size=count))), "width": jnp.full(count, -1.5)},
+        y0=jnp.zeros(count), strong_convexity=0.1, y0_per_task=False, lower_data=part(slice(10)),
+        upper_data=part(slice(10, None)),
+    )  # fmt: skip
+
+
 DEVELOP = {
     "prior_mean-200": lambda: prior_mean(200, 20, 8),
     "prior_mean-2000-units": lambda: prior_mean(2000, 10, 5, seed=1, unit=30.0, label=0.01),
@@ -264,4 +286,5 @@ DEVELOP = {
     "many_rows": lambda: many_rows(1_000_000, 40),
     "lengthscales": lambda: lengthscales(800, 6, 64),
     "dictionary-800": lambda: dictionary(800, 60, 3, 10),
+    "bumps-5000": lambda: bumps(5000, 8),
 }

@@ -27,6 +27,7 @@ import jax
 import jax.numpy as jnp
 
 from bilevax import device
+from bilevax.algorithms.contract import Cost
 from bilevax.problem import Problem
 from bilevax.scales import excerpt_look
 from bilevax.schedule import RateRule, Scales
@@ -46,8 +47,12 @@ class GuardedRun(Protocol):
     algorithm: Any
     state: Any
     steps: int
+    cost: Cost
     seconds: float
     key: Any
+
+    def start_at(self, x: Any) -> Any:
+        """The state of a start of the algorithm at x; what that took counts."""
 
     def variables(self, problem: Problem, state: Any) -> Any:
         """x and y."""
@@ -71,6 +76,8 @@ class Guard:
     )
     first: float = math.inf
     retreats: int = 0
+    fresh: bool = False  # whether the best state is one of a start at its x
+    starts: int = 1
     good_at: int = 0  # the step of the best state
     growth: float = 1.0  # of the step on x, now and in the best state, over what was found
     good_growth: float = 1.0
@@ -104,6 +111,7 @@ class Guard:
             return
         if is_best:
             self.best, self.good, self.good_at, self.good_growth = F, _copy(run.state), run.steps, self.growth
+            self.fresh = False
         elif math.isnan(F) or self.best + max(0.5 * (self.start - self.best), least_rise) < F:
             self.retreat(run, f"F rose to {F:.4g}" if math.isfinite(F) else "F was no longer finite")
             return
@@ -151,6 +159,9 @@ class Guard:
         if self.retreats == MOST_RETREATS:
             return False
         self.retreats += 1
+        if not self.fresh and self.may_start(run):
+            x, scales = run.variables(run.problem, self.good)[0], self.good.scales
+            self.good, self.fresh, self.starts = run.start_at(x)._replace(scales=scales), True, self.starts + 1
         had_grown, old = self.growth > 1, self.good.scales
         kept = max(1.0, self.good_growth / UPPER_GROWTH)
         upper, lower = (kept / self.good_growth, 1.0) if had_grown else (UPPER_SHRINK, lower)
@@ -164,6 +175,14 @@ class Guard:
         steps = "a step on x as before it grew" if upper == 1 else smaller
         self.notes.append(f"After {run.steps} steps {reason}: the run went back to its best point, with {steps}.")
         return True
+
+    def may_start(self, run: GuardedRun) -> bool:
+        """Whether estimates are made anew at the best point: not where rates depend on t, or starts would cost most."""
+        settings = run.algorithm.settings
+        rule, from_solutions = settings.get("upper_step"), settings.get("initialization") == "theorem"
+        steady = isinstance(rule, RateRule) and not rule.exponent and settings.get("upper_optimizer") is None
+        cost = (self.starts + 1) * float(self.good.initial_cost.gradients)
+        return steady and from_solutions and 2 * cost <= run.cost.gradients
 
 
 def _copy(state: Any) -> Any:

@@ -38,6 +38,7 @@ class Run:
     trace: Trace
     seed: int
     origin: dict[str, str]
+    compiled_start: Callable[[Problem, Array], Callable[..., Any]]
     pace: float = math.nan  # seconds per step, of the last chunk
     converged: bool = False
     guard: Guard | None = None
@@ -91,6 +92,16 @@ class Run:
                 f"What was reached after {kept.steps} steps is the attribute `result` of this error; "
                 "bilevax.solve(..., resume=error.result) goes on from there."
             )
+
+    def start_at(self, x: Array) -> Any:
+        """The state of a start of the algorithm at x, with all estimates anew; its cost and its seconds count."""
+        problem, key = self.problem.replace(x0=x), jax.random.fold_in(jax.random.fold_in(self.key, 0), self.steps)
+        init = self.compiled_start(problem, key)
+        begun = time.perf_counter()
+        state = jax.block_until_ready(init(problem, key))
+        self.seconds += time.perf_counter() - begun
+        self.cost = Cost(*(a + b for a, b in zip(self.cost, as_cost(state.initial_cost), strict=True)))
+        return state
 
     def chunk_size(self, plan: Plan) -> int:
         until_record = plan.steps_to_record(self.steps)

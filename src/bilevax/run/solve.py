@@ -66,7 +66,7 @@ def _begin(
     variables = _variables_of(algorithm.name, algorithm.variables)
     of_all: dict[str, Any] = {
         "problem": problem, "algorithm": algorithm, "key": step_key, "variables": variables, "seed": seed,
-        "origin": origin,
+        "origin": origin, "compiled_start": functools.partial(_start_for, algorithm, _compiled_start),
     }  # fmt: skip
     if resume is not None:
         state, guard = _resumed_state(problem, algorithm, resume)
@@ -76,14 +76,12 @@ def _begin(
         run = Run(**of_all, state=state, trace=trace)
         _rehearse(run, plan)
         return run
-    leaves, structure = jax.tree.flatten((problem, init_key))
-    kinds = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-    like = _traced_start(algorithm.name, algorithm.init, structure, kinds).out_info
+    like = _start_for(algorithm, _traced_start, problem, init_key).out_info
     settings = {name: str(value) for name, value in algorithm.settings.items()}
     trace = Trace(settings={"algorithm": algorithm.name, "seed": seed, **settings})
     run = Run(**of_all, state=like, trace=trace, steps=0, cost=Cost(0, 0, 0), seconds=0.0)
     _rehearse(run, plan)
-    init = _compiled_start(algorithm.name, algorithm.init, structure, kinds)
+    init = run.compiled_start(problem, init_key)
     begun = time.perf_counter()
     run.state = jax.block_until_ready(init(problem, init_key))
     run.seconds = time.perf_counter() - begun
@@ -148,6 +146,12 @@ def _compiled_start(
 ) -> Callable[..., Any]:
     """`init`, compiled ahead for such a problem: its first run is timed like any."""
     return _traced_start(name, init, structure, kinds).lower().compile()
+
+
+def _start_for(algorithm: Algorithm, program: Callable[..., Any], problem: Problem, key: Array) -> Any:
+    """`init` of the algorithm, traced or compiled for such a problem."""
+    leaves, structure = jax.tree.flatten((problem, key))
+    return program(algorithm.name, algorithm.init, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
 
 
 @functools.lru_cache(maxsize=16)
