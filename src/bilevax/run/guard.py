@@ -13,6 +13,9 @@ counted anew from where the steps grew or the run went back, and at the end.
   above, the run goes back with a step that was good for long. Where F is a tenth of its fall above its best, the run
   goes back, too, with a step on x that is four times smaller: it would not get there by itself. After a run went back
   its pace is counted from there, and judged after as many steps again as it had taken.
+- An estimate that went wrong stays wrong for long where it is corrected by small changes only. So a run that goes back
+  starts anew at the best x, all estimates included, where its rates do not depend on t and all starts together cost no
+  more gradients than its steps.
 - A point where f is |F(x_0)| off, because y falls behind, is never the best: smaller steps would not mend that state.
 - At the end x and y are those of the best look, if F has risen since by a tenth of its fall. The state is the last one:
   a run that goes on from there is the one that would have gone on.
@@ -179,10 +182,11 @@ class Guard:
     def may_start(self, run: GuardedRun) -> bool:
         """Whether estimates are made anew at the best point: not where rates depend on t, or starts would cost most."""
         settings = run.algorithm.settings
-        rule, from_solutions = settings.get("upper_step"), settings.get("initialization") == "theorem"
-        steady = isinstance(rule, RateRule) and not rule.exponent and settings.get("upper_optimizer") is None
+        rule = settings.get("upper_step")
+        if not isinstance(rule, RateRule) or rule.exponent or settings["upper_optimizer"] is not None:
+            return False
         cost = (self.starts + 1) * float(self.good.initial_cost.gradients)
-        return steady and from_solutions and 2 * cost <= run.cost.gradients
+        return settings["initialization"] == "theorem" and 2 * cost <= run.cost.gradients
 
 
 def _copy(state: Any) -> Any:
