@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bilevax as bx
-from bilevax.run import choice, guard
+from bilevax.run import choice, guard, solve
 from bilevax.run.plan import Budget, Plan, record_interval
 from bilevax.schedule import RateRule, Scales
 
@@ -91,6 +91,8 @@ def test_a_guarded_run_resumes_with_the_bits_of_an_uninterrupted_one(quadratic, 
     more = bx.solve(quadratic.problem, algorithm, steps=400, metrics=None, resume=bx.Result.load(tmp_path / "half.npz"))
     np.testing.assert_array_equal(more.x, whole.x)
     assert more.guard.retreats == whole.guard.retreats > 0
+    assert more.guard.starts == whole.guard.starts > 1
+    assert more.cost == whole.cost
 
 
 @pytest.mark.parametrize("algorithm", ["rsvrb", 3])
@@ -158,6 +160,7 @@ class Known(NamedTuple):
     x: Any
     scales: Any
     y: Any = np.zeros(())
+    initial_cost: Any = None
 
 
 @pytest.fixture
@@ -262,6 +265,37 @@ def test_a_run_that_went_back_grows_again_where_f_falls_steadily_for_as_long_as_
     assert move(run, watch, 20.0)
     assert watch.notes[-1].endswith("with a step on x as before it grew.")
     assert step() == long
+
+
+@pytest.mark.parametrize(("spent", "starts"), [(399, 1), (400, 2), (600, 3)])
+def test_a_run_that_goes_back_starts_anew_there_where_starts_cost_less_than_its_steps(run, spent, starts):
+    """A start takes a hundred gradients: the second one is made with four hundred in all, the third with six."""
+    begun, price = [], bx.Cost(*np.array([0.0, 100.0, 0.0]))
+
+    def start_at(x):
+        begun.append(float(x))
+        return Known(x, None, np.zeros(()), price)
+
+    rule = RateRule(0.25, "step")
+    run.algorithm.settings |= {"upper_step": rule, "upper_optimizer": None, "initialization": "theorem"}
+    run.state = run.state._replace(initial_cost=price)
+    run.start_at, run.cost = start_at, bx.Cost(0, spent, 0)
+    watch = guard.Guard.of(run)
+    for F in (5.0, 4.0):
+        move(run, watch, F)
+        assert move(run, watch, 20.0)
+        assert move(run, watch, 20.0)  # once for a point
+    assert begun == [5.0, 4.0][: starts - 1]
+    assert float(run.state.scales.step) == 0.25**4
+
+
+def test_estimates_after_a_fresh_start_are_those_of_the_first_start_at_that_point(quadratic):
+    """d of RSVRB is the mean of all z_i then: ∇F, as all samples tell it."""
+    run = solve._begin(quadratic.problem, bx.rsvrb(), 0, {}, None, Plan(Budget(1, None, None), {}, 1, None))
+    x, before = quadratic.problem.x0 + 0.3, run.cost
+    state = run.start_at(x)
+    np.testing.assert_allclose(state.own.d, bx.exact_gradient(quadratic.problem, x), rtol=1e-6, atol=1e-9)
+    assert run.cost.samples == before.samples + int(state.initial_cost.samples)
 
 
 def test_a_run_whose_y_falls_behind_has_no_new_best_point(run):
