@@ -298,6 +298,15 @@ def test_estimates_after_a_fresh_start_are_those_of_the_first_start_at_that_poin
     assert run.cost.samples == before.samples + int(state.initial_cost.samples)
 
 
+def test_a_run_from_where_f_is_zero_is_not_taken_for_lost(run):
+    run.state = run.state._replace(x=jnp.asarray(0.0))
+    watch = guard.Guard.of(run)
+    run.state = run.state._replace(y=jnp.asarray(0.4))
+    assert not move(run, watch, 0.0)  # there is no unit yet
+    assert not move(run, watch, -0.5)
+    assert watch.best == -0.5
+
+
 def test_a_run_whose_y_falls_behind_has_no_new_best_point(run):
     watch = guard.Guard.of(run)
     run.state = run.state._replace(y=jnp.asarray(10.1))  # |F(x_0)| is ten

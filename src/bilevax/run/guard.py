@@ -4,7 +4,7 @@ F of some tasks on some of their samples (`bilevax.scales.excerpt_look`) is look
 counted anew from where the steps grew or the run went back, and at the end.
 
 - Where it has risen by half of what it had fallen, or a step left the finite numbers, or y has run away from y* (f is
-  ten times |F(x_0)| off, and ten times more than at the start), the run goes back to the best point so far, with a step
+  off by ten times |F(x_0)|, |F| and what it was at the start), the run goes back to the best point so far, with a step
   on x that is four times smaller and one on y that is twice smaller.
 - After 256, 512, 1024, ... steps its pace is judged. Where it falls steadily (in a straight line along the way that
   the steps allow: with constant ones nearly half of all of its fall came in the second half of them) the step on x is
@@ -16,7 +16,7 @@ counted anew from where the steps grew or the run went back, and at the end.
 - An estimate that went wrong stays wrong for long where it is corrected by small changes only. So a run that goes back
   starts anew at the best x, all estimates included, where its rates do not depend on t and all starts together cost no
   more gradients than its steps.
-- A point where f is |F(x_0)| off, because y falls behind, is never the best: smaller steps would not mend that state.
+- A point where f is off by a tenth of that, because y falls behind, is never the best: smaller steps would not mend it.
 - At the end x and y are those of the best look, if F has risen since by a tenth of its fall. The state is the last one:
   a run that goes on from there is the one that would have gone on.
 """
@@ -39,7 +39,7 @@ FIRST_LOOK, MOST_RETREATS = 16, 20
 UPPER_SHRINK, LOWER_SHRINK = 0.25, 0.5
 UPPER_GROWTH, STEADY, FIRST_PACE = 4.0, 0.9, 256  # of the step on x; of a straight fall; steps
 FAR = 0.1  # of what F had fallen: with less the last point is as good as the best one
-RUNAWAY = 10.0  # times |F(x_0)|, or what f was off by at the start
+RUNAWAY = 10.0  # times |F(x_0)|, |F| or what f was off by at the start, the largest of them
 TOLERANCE = 0.05  # of |F(x_0)|: at the first look a rise by less is taken for a start that swings; later less and less
 
 
@@ -108,8 +108,9 @@ class Guard:
         run.seconds += time.perf_counter() - begun
         self.next_look = max(2 * self.next_look - self.changed, run.steps + 1)
         least_rise = TOLERANCE * abs(self.start) * FIRST_LOOK / max(run.steps, FIRST_LOOK)
-        is_best = self.best > F and self.lag_of(lag) <= 1
-        if not self.lag_of(lag) <= RUNAWAY:
+        behind = self.measure_lag(F, lag)
+        is_best = self.best > F and behind <= 1
+        if not behind <= RUNAWAY:
             self.retreat(run, "y had run away from the lower problems' solutions")
             return
         if is_best:
@@ -123,9 +124,10 @@ class Guard:
         if 2 * run.steps <= self.next_pace + self.since:
             self.half, self.half_at = F, run.steps
 
-    def lag_of(self, lag: float) -> float:
-        """How far y is from y*, as f shows it, in units of F(x_0): far off, what F is at such an x is luck."""
-        return lag / max(abs(self.start), self.first_lag)
+    def measure_lag(self, F: float, lag: float) -> float:
+        """How far y is from y*, as f shows it, in units of F: far off, what F is at such an x is luck."""
+        unit = max(abs(self.start), self.first_lag, abs(F))  # F(x_0) may be zero
+        return lag / unit if unit > 0 else 0.0
 
     def judge_pace(self, run: GuardedRun, F: float, is_best: bool) -> None:
         """Longer steps on x where F falls steadily, shorter ones where it no longer falls."""
@@ -153,7 +155,7 @@ class Guard:
         begun = time.perf_counter()
         F, lag = _look(run)
         run.seconds += time.perf_counter() - begun
-        if self.best + FAR * (self.start - self.best) >= F and self.lag_of(lag) <= RUNAWAY:
+        if self.best + FAR * (self.start - self.best) >= F and self.measure_lag(F, lag) <= RUNAWAY:
             return run.state, ""
         return self.good, f"; x and y are those after {self.good_at} steps, where F was lower"
 
