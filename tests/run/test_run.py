@@ -682,7 +682,7 @@ def test_a_chunk_ends_at_the_next_record_and_before_the_clock_is_needed():
 
 
 def test_a_state_is_copied_only_where_eight_of_them_would_fit(monkeypatch):
-    run = Run(*[None] * 4, jnp.zeros(1000), 3, *[None] * 5)
+    run = Run(*[None] * 4, jnp.zeros(1000), 3, *[None] * 6)
     for available, copied in [(None, True), (8 * 8000 + 1, True), (8 * 8000, False)]:
         monkeypatch.setattr(device, "available_bytes", lambda available=available: available)
         run.saved = None
