@@ -286,6 +286,7 @@ def test_a_run_that_goes_back_starts_anew_there_where_starts_cost_less_than_its_
         assert move(run, watch, 20.0)
         assert move(run, watch, 20.0)  # once for a point
     assert begun == [5.0, 4.0][: starts - 1]
+    assert sum("with new estimates and a step" in note for note in watch.notes) == starts - 1
     assert float(run.state.scales.step) == 0.25**4
 
 

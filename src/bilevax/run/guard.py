@@ -74,9 +74,7 @@ class Guard:
     next_pace: int = FIRST_PACE  # the step at which the pace is judged next, and F after half of the steps to there
     half: float = math.inf
     half_at: int = 0
-    since: int = (
-        0  # the step from which the pace is counted: the start, or where the run last went back to; and F there
-    )
+    since: int = 0  # the step from which the pace is counted, 0 or where the run last went back, and F then
     first: float = math.inf
     retreats: int = 0
     fresh: bool = False  # whether the best state is one of a start at its x
@@ -164,7 +162,8 @@ class Guard:
         if self.retreats == MOST_RETREATS:
             return False
         self.retreats += 1
-        if not self.fresh and self.may_start(run):
+        starts = not self.fresh and self.may_start(run)
+        if starts:
             x, scales = run.variables(run.problem, self.good)[0], self.good.scales
             self.good, self.fresh, self.starts = run.start_at(x)._replace(scales=scales), True, self.starts + 1
         had_grown, old = self.growth > 1, self.good.scales
@@ -178,17 +177,18 @@ class Guard:
         self.since, self.first, self.half_at, self.half = run.steps, self.best, run.steps, self.best
         smaller = f"a step on x four times{'' if lower == 1 else ' and a step on y two times'} smaller"
         steps = "a step on x as before it grew" if upper == 1 else smaller
-        self.notes.append(f"After {run.steps} steps {reason}: the run went back to its best point, with {steps}.")
+        anew = "new estimates and " if starts else ""
+        self.notes.append(f"After {run.steps} steps {reason}: the run went back to its best point, with {anew}{steps}.")
         return True
 
     def may_start(self, run: GuardedRun) -> bool:
         """Whether estimates are made anew at the best point: not where rates depend on t, or starts would cost most."""
         settings = run.algorithm.settings
         rule = settings.get("upper_step")
-        if not isinstance(rule, RateRule) or rule.exponent or settings["upper_optimizer"] is not None:
+        if not isinstance(rule, RateRule) or rule.exponent or settings.get("upper_optimizer") is not None:
             return False
         cost = (self.starts + 1) * float(self.good.initial_cost.gradients)
-        return settings["initialization"] == "theorem" and 2 * cost <= run.cost.gradients
+        return settings.get("initialization") == "theorem" and 2 * cost <= run.cost.gradients
 
 
 def _copy(state: Any) -> Any:
