@@ -19,8 +19,10 @@ from reference.dirty_tables import rows
 from sklearn.metrics import roc_auc_score
 
 from bilevax.cleaning import clean_table, work
-from bilevax.cleaning.tables import read_table
+from bilevax.cleaning.columns import make_encoder, recognise
+from bilevax.cleaning.tables import read_table, read_tables
 from bilevax.cli import _commands
+from bilevax.models.opinions import linear_models, trees
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +180,12 @@ class Fitted:
 
     def __init__(self, tables, seed, tell):
         n = len(tables.labels)
-        held = {"weights_": np.ones(n), "suspicion_rank_": np.arange(1, n + 1), "evidence_": "nothing was learned"}
+        held = {
+            "weights_": np.ones(n),
+            "suspicion_rank_": np.arange(1, n + 1),
+            "evidence_": "nothing was learned",
+            "wrong_labels_": 0.0,
+        }
         held |= {"suggested_labels_": np.full(n, "ant"), "suggestion_probabilities_": np.ones(n)}
         self.named_steps = {"model": SimpleNamespace(**held)}
 
@@ -292,6 +299,50 @@ def test_a_table_is_cleaned_without_trusted_rows_and_told_what_that_means(tmp_pa
     assert "no trusted rows: rows are ranked by how improbable their label is out of fold." in outcome.output
     table = pd.read_csv(tmp_path / "out" / "cleaned.csv")
     assert roc_auc_score(wrong, -table["suspicion_rank"]) > 0.8
+    others = (table["suggested_label"] != table["kind"]).sum()
+    said = f"nother class is more probable than the given one in {others:,} of 200 rows; how many of these labels"
+    assert said in outcome.output
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert said in page
+    assert "labels are wrong, as far as can be told" not in outcome.output + page
+
+
+def test_of_rows_that_stand_in_both_tables_the_label_is_known(tmp_path):
+    frame, wrong = rows(160, 12, 0.2)
+    frame.to_csv(tmp_path / "given.csv", index=False)
+    right = frame.assign(
+        kind=np.where(wrong, frame["kind"].map({"ant": "cat", "bee": "ant", "cat": "bee"}), frame["kind"])
+    )
+    right.iloc[:50].sample(frac=1, random_state=0).to_csv(tmp_path / "sure.csv", index=False)
+    lines = []
+    clean_table(tmp_path / "given.csv", "kind", tmp_path / "sure.csv", tmp_path / "out", tell=lines.append)
+    assert "50 of the trusted rows stand in the table too: their labels are known, and not judged" in lines
+    found = pd.read_csv(tmp_path / "out" / "cleaned.csv").iloc[:50]
+    np.testing.assert_array_equal(found["weight"], 1.0 - wrong[:50])
+    assert list(found["suggested_label"]) == list(right["kind"].iloc[:50])
+
+
+def test_a_trusted_table_may_have_gaps_and_words_where_the_other_has_numbers(tmp_path):
+    frame, _ = rows(60, 13)
+    frame.to_csv(tmp_path / "given.csv", index=False)
+    sizes = frame["size"].astype(object).where(frame.index > 0, "unknown")
+    frame.assign(size=sizes, colour=np.nan).to_csv(tmp_path / "sure.csv", index=False)
+    tables = read_tables(tmp_path / "given.csv", tmp_path / "sure.csv", "kind")
+    encoded = make_encoder(tables.columns, tables.features).transform(tables.trusted)
+    assert np.isfinite(encoded).all()
+
+
+def test_categories_are_codes_that_trees_take_as_such_and_linear_models_as_columns():
+    rows = np.arange(800)
+    frame = pd.DataFrame({"number": rows % 7 / 7.0, "level": np.array(list("abcdefgh"))[rows % 8]})
+    columns = recognise(frame)
+    codes = make_encoder(columns, frame).transform(frame)
+    assert codes.shape == (800, 2)
+    np.testing.assert_array_equal(codes[:, 1], rows % 8)
+    labels = rows % 2  # by the level, and in no order of it
+    for model in (*linear_models(False, [1])[-1:], trees(labels, 0, [1])):
+        assert model.fit(codes, labels).score(codes, labels) == 1.0
+    assert linear_models(False)[-1].fit(codes, labels).score(codes, labels) < 0.8  # codes as numbers tell nothing
 
 
 def test_a_class_without_trusted_rows_is_told(tmp_path):

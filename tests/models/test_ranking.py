@@ -161,6 +161,13 @@ def test_rows_that_are_all_alike_give_a_warning():
         AveragePrecisionClassifier(C=1.0, folds=2, random_state=0).fit(np.ones((40, 2)), np.arange(40) % 4 == 0)
 
 
+@pytest.mark.parametrize("C", [1e-4, 1.0])
+def test_probabilities_have_the_mean_of_the_rate_however_strong_the_penalty(C):
+    X, y = bent(1500, 3)
+    found = AveragePrecisionClassifier(C=C, steps=20, folds=3, random_state=0).fit(X, y).predict_proba(X)[:, 1]
+    assert abs(found.mean() - y.mean()) < 0.2 * y.mean()
+
+
 def test_trees_and_the_line_beside_them_rank_better_than_either():
     X, y = bent(3000, 4)
     new, labels = bent(5000, 5)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from scipy.optimize import minimize_scalar
@@ -71,6 +72,7 @@ def test_without_trusted_rows_labels_are_ranked_by_their_probability_out_of_fold
         ours = TrustedReweighter(folds=3, random_state=0).fit(rows, named, *few)
         own = ours.out_of_fold_[np.arange(120), (named == "other").astype(int)]
         np.testing.assert_array_equal(ours.weights_, own)
+        assert np.isnan(ours.wrong_labels_)
         assert ours.evidence_.endswith(
             "trusted rows: rows are ranked by how improbable their label is out of fold."
         ) == (not few)
@@ -97,6 +99,20 @@ BAD_TRUSTED = {
     "rows": ((np.zeros((2, 2)), [0]), "one label for each of its rows"),
     "unseen": ((np.zeros((2, 2)), [0, 7]), "y_trusted holds labels that y does not: 7"),
 }
+
+
+def test_a_trusted_frame_with_columns_in_another_order_is_refused():
+    X, y, _ = mislabelled(30, 0, 0.0)
+    frame = pd.DataFrame(X, columns=["height", "width"])
+    with pytest.raises(ValueError, match="X_trusted must have the columns of X in the same order"):
+        TrustedReweighter().fit(frame, y, frame[["width", "height"]], y)
+
+
+@pytest.mark.parametrize("places", [[2], [-1], [0.5], [0]])
+def test_columns_that_hold_no_codes_are_refused(places):
+    X, y, _ = mislabelled(30, 0, 0.0)
+    with pytest.raises((TypeError, ValueError), match="categorical_features must"):
+        TrustedReweighter(categorical_features=places).fit(X, y)
 
 
 @pytest.mark.parametrize("case", BAD_TRUSTED)

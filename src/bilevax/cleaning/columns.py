@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-MOST_LEVELS = 100  # of a category that get a feature of their own; the rest share one
+MOST_LEVELS = 100  # of a category that are told apart; the rest count as one
 LOOKED_AT = 2000  # values by which a column of text is judged
 MOSTLY = 0.9  # of the values that have to be numbers, or dates, for a column to be of that kind
 MANY_VALUES, SHARE_OF_VALUES = 50, 0.5  # different texts, beyond which they are no categories
@@ -75,6 +75,14 @@ def _text(values: Any, name: Any, different: int) -> Column:
     return Column(name, CATEGORY)
 
 
+def counts_as_number(column: Any) -> bool | None:
+    """Whether a column holds numbers, as text too; None where it holds nothing."""
+    values = column.dropna()
+    if not len(values):
+        return None
+    return is_number(column) or _text(values.astype(str), "", values.nunique()).kind == NUMBER
+
+
 def as_number(column: Any) -> np.ndarray:
     """Numbers, and gaps where there is none."""
     import pandas as pd
@@ -113,14 +121,19 @@ def texts_of(frame: Any) -> Any:
 
 
 def make_encoder(columns: list[Column], features: Any) -> Any:
-    """A transformer of tables with these columns, fitted: gaps filled by the median and marked, a feature a level."""
+    """A transformer of tables with these columns, fitted: gaps filled by the median and marked, categories as codes.
+
+    Codes come last, one column for each category. Rare levels share one, and levels that are new have one, too.
+    """
     from sklearn.compose import ColumnTransformer
     from sklearn.impute import SimpleImputer
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+    from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
 
     fill = SimpleImputer(strategy="median", add_indicator=True, keep_empty_features=True)
-    levels = OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=MOST_LEVELS, sparse_output=False)
+    levels = OrdinalEncoder(
+        max_categories=MOST_LEVELS, handle_unknown="use_encoded_value", unknown_value=MOST_LEVELS + 1
+    )
     steps = {
         NUMBER: make_pipeline(FunctionTransformer(numbers_of), fill),
         DATE: make_pipeline(FunctionTransformer(days_of), fill),

@@ -28,7 +28,7 @@ class AnnotationIssueManager(IssueManager):
 
     The score of a row is the probability that its label is right; trusted rows have 1. A row is an issue where another
     class is more probable: `annotation_suggestion`, with `annotation_suggestion_probability`. Datalab's `get_info` has
-    `evidence`, in words, and `wrong_labels`, about how many there are.
+    `evidence`, in words, and `wrong_labels`, about how many there are (NaN without trusted rows).
 
     >>> import bilevax.cleaning.datalab
     >>> lab = cleanlab.Datalab({"X": X, "y": y}, label_name="y")
@@ -82,7 +82,7 @@ class AnnotationIssueManager(IssueManager):
 
     def collect_info(self, model: TrustedReweighter) -> dict:
         """What `get_info` has."""
-        return {"evidence": model.evidence_, "wrong_labels": float(np.sum(1 - model.weights_))}
+        return {"evidence": model.evidence_, "wrong_labels": model.wrong_labels_}
 
 
 def read_trusted(trusted: Any, count: int) -> np.ndarray:

@@ -13,23 +13,24 @@ MOST_ROWS, MOST_COLUMNS, MOST_TO_DOWNLOAD = 50, 8, 1000
 GREY, BLUE = "#7d8590", "#0072b2"  # to be read on light and on dark paper
 
 
-def make_page(table: Any, label: str, columns: list[Column], evidence: str) -> str:
-    """The page: what was found and how sure it is, class by class, the rows to look at first, how columns were used."""
+def make_page(table: Any, label: str, columns: list[Column], evidence: str, count: str, is_judged: bool) -> str:
+    """The page: what was found and how sure it is, class by class, the rows to look at first, how columns were used.
+
+    `count` says in words how many labels are wrong; `is_judged` that weights are probabilities that labels are right.
+    """
     weights = table["weight"].to_numpy(float)
-    likely = int((weights < 0.5).sum())
-    summary = (
-        f"{len(weights):,} rows. About {np.sum(1 - weights):,.0f} labels are wrong, as far as can be told; {likely:,} "
-        f"are more likely wrong than right. {evidence[:1].upper()}{evidence[1:]}"
-    )
+    likely = f"; {int((weights < 0.5).sum()):,} are more likely wrong than right" if is_judged else ""
+    sentence = lambda text: f"{text[:1].upper()}{text[1:]}"
+    summary = f"{len(weights):,} rows. {sentence(count)}{likely}. {sentence(evidence)}"
     return render(
-        "cleaning/page.html.j2", "Suspicious labels", summary=summary, picture=_draw(weights),
-        classes=_classes(table, label), suspects=_suspects(table, label), columns=_columns(columns),
+        "cleaning/page.html.j2", "Suspicious labels", summary=summary, picture=_draw(weights, is_judged),
+        classes=_classes(table, label, is_judged), suspects=_suspects(table, label), columns=_columns(columns),
         download=_download(table, label), most=min(MOST_TO_DOWNLOAD, len(weights)),
     )  # fmt: skip
 
 
-def _classes(table: Any, label: str) -> Table:
-    """For each class: how many labels are wrong, and what they should be most often."""
+def _classes(table: Any, label: str, is_judged: bool) -> Table:
+    """For each class: how many labels are wrong, or improbable where they were not judged, and what they should be."""
     given, weights = table[label].astype(str).to_numpy(), table["weight"].to_numpy(float)
     suggested = table["suggested_label"].astype(str).to_numpy()
     rows: list[Row] = []
@@ -38,9 +39,10 @@ def _classes(table: Any, label: str) -> Table:
         others = suggested[here & (suggested != name)]
         kinds, counts = np.unique(others, return_counts=True)
         usual = f"{kinds[counts.argmax()]} ({counts.max():,})" if len(kinds) else "–"
-        wrong = np.sum(1 - weights[here])
+        wrong = np.sum(1 - weights[here]) if is_judged else len(others)
         rows.append([name, f"{here.sum():,}", f"{wrong:,.0f}", f"{wrong / here.sum():.1%}", usual])
-    return make_table([label, "rows", "wrong, about", "share", "should most often be"], rows)
+    wrong = "wrong, about" if is_judged else "another class is more probable"
+    return make_table([label, "rows", wrong, "share", "should most often be"], rows)
 
 
 def _suspects(table: Any, label: str) -> Table:
@@ -76,7 +78,7 @@ def _download(table: Any, label: str) -> str:
     return base64.b64encode(some.to_csv(index=False).encode()).decode()
 
 
-def _draw(weights: np.ndarray) -> str:
+def _draw(weights: np.ndarray, is_judged: bool) -> str:
     """How the weights lie: an SVG in base64, on whatever paper."""
     from matplotlib.figure import Figure
 
@@ -86,7 +88,9 @@ def _draw(weights: np.ndarray) -> str:
     axis.patch.set_alpha(0)
     axis.hist(weights, np.linspace(0, 1, 41).tolist(), color=BLUE)
     axis.set(ylabel="rows", yscale="log")
-    axis.set_xlabel("probability that the label is right")
+    axis.set_xlabel(
+        "probability that the label is right" if is_judged else "probability of the given label, out of fold"
+    )
     axis.tick_params(colors=GREY, which="both")
     for part in (axis.xaxis.label, axis.yaxis.label):
         part.set_color(GREY)

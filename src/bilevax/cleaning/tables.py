@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bilevax.cleaning.columns import LEFT_OUT, Column, is_number, recognise
+from bilevax.cleaning.columns import LEFT_OUT, Column, counts_as_number, is_number, recognise, texts_of
 from bilevax.files import require_file
 
 MOST_CLASSES = 100
@@ -16,7 +16,8 @@ NEW_COLUMNS = ("weight", "suspicion_rank", "suggested_label", "suggestion_probab
 class Tables(NamedTuple):
     """Features and labels of the table to be cleaned and of the trusted one (of no rows where there is none).
 
-    `whole` is the former as it was read; `columns` says what each of its columns is.
+    `whole` is the former as it was read; `columns` says what each of its columns is; `checked` has for each of its rows
+    the place among the trusted rows, −1 for the others.
     """
 
     whole: Any
@@ -25,6 +26,7 @@ class Tables(NamedTuple):
     labels: np.ndarray
     trusted: Any
     trusted_labels: np.ndarray
+    checked: np.ndarray
 
 
 def read_table(path: Path) -> Any:
@@ -80,14 +82,42 @@ def read_tables(path: Path, trusted: Path | None, label: str) -> Tables:
         raise ValueError(f"{path} has no column that tells anything of the label: {told}.")
     labels, trusted_labels = (frame[label].astype(str).to_numpy(dtype=object) for frame in (dirty, sure))
     _check_labels(labels, trusted_labels, label, path, trusted)
-    return Tables(dirty, columns, dirty[used], labels, sure[used], trusted_labels)
+    checked = _find_again(dirty[names], sure[names])
+    if len(set(labels[checked < 0])) < len(set(labels)):  # a class of checked rows alone
+        checked[:] = -1
+    return Tables(dirty, columns, dirty[used], labels, sure[used], trusted_labels, checked)
+
+
+def _find_again(dirty: Any, sure: Any) -> np.ndarray:
+    """For each row the place of the trusted row that has the same columns, if no other row has them; else −1.
+
+    People check some rows of the table itself. Of these the right label is known, and a model must not learn the other.
+    """
+    import pandas as pd
+
+    places = np.full(len(dirty), -1)
+    if not len(sure):
+        return places
+    rows, known = (pd.Series(_keys(frame)) for frame in (dirty, sure))
+    single, once = ~rows.duplicated(keep=False).to_numpy(), known.drop_duplicates()
+    found = pd.Series(once.index, index=once.to_numpy()).reindex(rows[single]).to_numpy(float)
+    places[single] = np.where(np.isnan(found), -1, found)
+    return places
+
+
+def _keys(frame: Any) -> list[str]:
+    """A text for each row; equal where all columns are."""
+    shown = [texts_of(frame[[name]])[name].to_numpy(str) if not is_number(frame[name]) else
+             frame[name].to_numpy(float, na_value=np.nan).astype(str) for name in frame.columns]  # fmt: skip
+    return ["\x1f".join(row) for row in zip(*shown, strict=True)]
 
 
 def _check_column(column: Column, files: list[tuple[Any, Any]]) -> None:
     """Refuse numbers that are text in the other table, and numbers that have no mean."""
-    kinds = ["numbers" if is_number(frame[column.name]) else "text" for frame, _ in files]
-    if len(set(kinds)) > 1 and column.kind != LEFT_OUT and not column.note:
+    are_numbers = [counts_as_number(frame[column.name]) for frame, _ in files]
+    if {True, False} <= set(are_numbers) and column.kind != LEFT_OUT and not column.note:
         (_, path), (_, trusted) = files
+        kinds = ["numbers" if number else "text" for number in are_numbers]
         raise ValueError(f"column {column.name!r} holds {kinds[0]} in {path}, but {kinds[1]} in {trusted}.")
     for frame, where in files:
         _refuse_huge(frame[column.name], column.name, where)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bilevax.cleaning.columns import LEFT_OUT, make_encoder
+from bilevax.cleaning.columns import CATEGORY, LEFT_OUT, make_encoder
 from bilevax.cleaning.page import make_page
 from bilevax.cleaning.tables import NEW_COLUMNS, Tables, is_parquet, read_tables
 from bilevax.files import path_of, work_and_write
@@ -45,14 +45,26 @@ def clean_table(
 
     model = work_and_write(out, NAMES, fit, write).named_steps["model"]
     tell(model.evidence_)
-    tell(f"about {np.sum(1 - model.weights_):,.0f} of {len(model.weights_):,} labels are wrong, as far as can be told")
+    tell(count_wrong(model))
     return [out / name for name in (PARQUET if parquet else CSV, MODEL, PAGE)]
+
+
+def count_wrong(model: Any) -> str:
+    """How many labels are wrong, in words; without trusted rows nobody can tell."""
+    rows = len(model.weights_)
+    if np.isnan(model.wrong_labels_):
+        other = int(np.sum(model.suggestion_probabilities_ > model.weights_))
+        return f"another class is more probable than the given one in {other:,} of {rows:,} rows; how many of these " \
+               "labels are wrong only trusted rows could tell"  # fmt: skip
+    return f"about {model.wrong_labels_:,.0f} of {rows:,} labels are wrong, as far as can be told"
 
 
 def _describe(tables: Tables) -> list[str]:
     """What is about to be cleaned, and what is left out."""
-    classes = set(tables.labels)
+    classes, checked = set(tables.labels), int(np.sum(tables.checked >= 0))
     lines = [f"{len(tables.labels)} rows to clean, {len(tables.trusted_labels)} trusted, {len(classes)} classes"]
+    if checked:
+        lines.append(f"{checked} of the trusted rows stand in the table too: their labels are known, and not judged")
     for column in tables.columns:
         if column.note:
             how = "left out" if column.kind == LEFT_OUT else f"taken as a {column.kind}"
@@ -70,9 +82,12 @@ def _fit(tables: Tables, seed: int, tell: Callable[[str], None]) -> Any:
     from bilevax.models import TrustedReweighter
 
     encode = make_encoder(tables.columns, tables.features)
-    model = TrustedReweighter(random_state=seed, verbose=tell)
+    rows, open_rows = encode.transform(tables.features), tables.checked < 0
+    codes = sum(column.kind == CATEGORY for column in tables.columns)  # they come last
+    places = list(range(rows.shape[1] - codes, rows.shape[1]))
+    model = TrustedReweighter(categorical_features=places, random_state=seed, verbose=tell)
     trusted = [encode.transform(tables.trusted), tables.trusted_labels] if len(tables.trusted_labels) else []
-    model.fit(encode.transform(tables.features), tables.labels, *trusted)
+    model.fit(rows[open_rows], tables.labels[open_rows], *trusted)
     model.set_params(verbose=False)  # what is written need not know whom to tell
     return Pipeline([("encode", encode), ("model", model)])
 
@@ -81,11 +96,25 @@ def _write(tables: Tables, pipeline: Any, label: str, folder: Path, parquet: boo
     import joblib
 
     model = pipeline.named_steps["model"]
-    found = (model.weights_, model.suspicion_rank_, model.suggested_labels_, model.suggestion_probabilities_)
-    output = tables.whole.assign(**dict(zip(NEW_COLUMNS, found, strict=True)))
+    output = tables.whole.assign(**dict(zip(NEW_COLUMNS, _say_of_all(tables, model), strict=True)))
     if parquet:
         output.to_parquet(folder / PARQUET, index=False)
     else:
         output.to_csv(folder / CSV, index=False)
     joblib.dump(pipeline, folder / MODEL)
-    (folder / PAGE).write_text(make_page(output, label, tables.columns, model.evidence_), encoding="utf-8")
+    page = make_page(
+        output, label, tables.columns, model.evidence_, count_wrong(model), not np.isnan(model.wrong_labels_)
+    )
+    (folder / PAGE).write_text(page, encoding="utf-8")
+
+
+def _say_of_all(tables: Tables, model: Any) -> tuple[np.ndarray, ...]:
+    """The new columns: what the model found, and what is known of rows that were checked."""
+    is_open = tables.checked < 0
+    suggested, sure = np.array(tables.labels, dtype=object), np.ones(len(is_open))
+    suggested[~is_open] = tables.trusted_labels[tables.checked[~is_open]]
+    weights = (suggested == tables.labels).astype(float)
+    weights[is_open], sure[is_open] = model.weights_, model.suggestion_probabilities_
+    suggested[is_open] = model.suggested_labels_
+    rank = 1 + np.argsort(np.argsort(weights, kind="stable"), kind="stable")
+    return weights, rank, suggested, sure

@@ -38,9 +38,14 @@ class Stop(NamedTuple):
 
 
 def bring_to_unit(layers: network.Layers, rows: Any) -> tuple[network.Layers, float]:
-    """The layers with the last one divided by the spread of the scores, and that spread: a ranking has no unit."""
-    spread = float(np.std(network.score_rows(layers, rows))) or 1.0
+    """The layers with scores of mean zero and spread one, and their spread before: a ranking has no unit.
+
+    So scores by the models of different folds can stand side by side, also where a strong penalty makes slopes tiny.
+    """
+    scores = network.score_rows(layers, rows)
+    spread = float(np.std(scores)) or 1.0
     last = {name: leaf / spread for name, leaf in layers[-1].items()}
+    last["shift"] = last["shift"] - float(np.mean(scores)) / spread
     return [*layers[:-1], last], spread
 
 

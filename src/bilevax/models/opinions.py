@@ -5,15 +5,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 LEAST = 1e-6  # of a probability
 MANY = 20_000  # rows, beyond which models are compared on one fold
 STRENGTHS = (0.01, 0.1, 1.0)  # C of linear models
+MOST_LEVELS = 100  # of a category, that have a column of their own in linear models; the rest share one
+MOST_CODES = 255  # of a category, that trees can tell apart
 LEAST_FOR_TREES = 100  # trusted rows
 FEW = 20  # rows of a class, some of which are needed to see when to stop
 
@@ -25,23 +28,36 @@ class Opinion(NamedTuple):
     trusted: np.ndarray
 
 
-def linear_models(sparse: bool) -> list[Any]:
+def widen(categories: Sequence[int]) -> list[Any]:
+    """What makes a column for each level of these columns, which hold codes; nothing where there are none."""
+    if not len(categories):
+        return []
+    levels = OneHotEncoder(handle_unknown="infrequent_if_exist", max_categories=MOST_LEVELS, sparse_output=False)
+    return [ColumnTransformer([("levels", levels, list(categories))], remainder="passthrough")]
+
+
+def linear_models(sparse: bool, categories: Sequence[int] = ()) -> list[Any]:
     """Logistic regressions on standardised columns, of several strengths."""
     return [
-        make_pipeline(StandardScaler(with_mean=not sparse), LogisticRegression(C=C, max_iter=300)) for C in STRENGTHS
-    ]
+        make_pipeline(
+            *widen(categories), StandardScaler(with_mean=not sparse), LogisticRegression(C=C, max_iter=300)
+        )
+        for C in STRENGTHS
+    ]  # fmt: skip
 
 
-def trees(codes: np.ndarray, seed: int) -> Any:
+def trees(codes: np.ndarray, seed: int, categories: Sequence[int] = ()) -> Any:
     """Histogram boosting that stops by itself, or early where a class has too few rows to set some aside."""
-    counts = np.bincount(codes)
+    counts, own = np.bincount(codes), list(categories) or None
     if counts[counts > 0].min() < FEW:
         return HistGradientBoostingClassifier(
-            early_stopping=False, max_iter=50, max_leaf_nodes=15, min_samples_leaf=5, random_state=seed
-        )
+            early_stopping=False, max_iter=50, max_leaf_nodes=15, min_samples_leaf=5, random_state=seed,
+            categorical_features=own,
+        )  # fmt: skip
     return HistGradientBoostingClassifier(
-        early_stopping=True, max_leaf_nodes=15, validation_fraction=0.15, n_iter_no_change=8, random_state=seed
-    )
+        early_stopping=True, max_leaf_nodes=15, validation_fraction=0.15, n_iter_no_change=8, random_state=seed,
+        categorical_features=own,
+    )  # fmt: skip
 
 
 def class_probabilities(model: Any, X: Any, num_classes: int) -> np.ndarray:
@@ -112,7 +128,7 @@ def choose_base(
         candidates = [candidates[int(np.argmin(losses))]]
     best = None
     for candidate in candidates:
-        tell(f"predicting every row by {describe(candidate)} that has not seen it")
+        tell(f"predicting every row by a model that has not seen it: {describe(candidate)}")
         opinion = ask_out_of_fold(trainer(candidate), X, X_trusted, parts, num_classes)
         loss = mean_loss(opinion.rows, codes)
         if best is None or loss < best.loss:
@@ -148,5 +164,6 @@ def trust_alone(
 def describe(model: Any) -> str:
     """A model in a few words."""
     last = model.steps[-1][1] if hasattr(model, "steps") else model
-    known = {"LogisticRegression": "a linear model", "HistGradientBoostingClassifier": "boosted trees"}
-    return known.get(type(last).__name__, type(last).__name__)
+    if isinstance(last, LogisticRegression):
+        return f"a linear model (C = {last.C:g})"
+    return "boosted trees" if isinstance(last, HistGradientBoostingClassifier) else type(last).__name__

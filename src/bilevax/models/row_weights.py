@@ -12,6 +12,7 @@ bear; a weight for each row is more than even a thousand can (`bilevax.problems.
 Compare Shu and others, Meta-Weight-Net, NeurIPS 2019.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,7 +28,7 @@ from sklearn.preprocessing import StandardScaler
 
 from bilevax.algorithms.implicit import implicit
 from bilevax.data import shared
-from bilevax.models.opinions import class_probabilities
+from bilevax.models.opinions import class_probabilities, widen
 from bilevax.problem import Problem
 from bilevax.run.solve import solve
 
@@ -120,11 +121,11 @@ def _fill_up(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 class Columns:
     """z: standardised columns of a table, the strongest directions where they are many, and log-probabilities."""
 
-    def __init__(self, X: Any, seed: int):
-        scaler = StandardScaler(with_mean=not sp.issparse(X))
-        wide = X.shape[1] > MOST_COLUMNS
-        parts = [scaler, TruncatedSVD(MOST_COLUMNS, random_state=seed), StandardScaler()] if wide else [scaler]
-        self.transformer = make_pipeline(*parts).fit(X)
+    def __init__(self, X: Any, seed: int, categories: Sequence[int] = ()):
+        scaler, first = StandardScaler(with_mean=not sp.issparse(X)), widen(categories)
+        wide = (first[0].fit_transform(X) if first else X).shape[1] > MOST_COLUMNS
+        fewer = [TruncatedSVD(MOST_COLUMNS, random_state=seed), StandardScaler()] if wide else []
+        self.transformer = make_pipeline(*first, scaler, *fewer).fit(X)
 
     def __call__(self, X: Any, shares: np.ndarray) -> np.ndarray:
         """z of rows with these out-of-fold probabilities."""

@@ -15,6 +15,7 @@ from bilevax.models import experts, label_noise, row_weights
 from bilevax.models.base import check_labels, check_verbose, explain_rows, random_numbers, read_rows, tell
 from bilevax.models.opinions import (
     LEAST_FOR_TREES,
+    MOST_CODES,
     Base,
     Opinion,
     choose_base,
@@ -56,21 +57,29 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
 
     - `estimator`: any scikit-learn classifier with `predict_proba`; by default a linear model or histogram boosting,
       whichever predicts the given labels better out of fold.
+    - `categorical_features`: places of columns of X that hold whole numbers, 0 to 254, which are codes of categories:
+      trees take them as such, linear models get a column for each. A classifier of yours gets the codes.
     - `folds`: parts of the rows; each is predicted by a model of the others.
     - `random_state`: of folds and models; `verbose`: a line for each stage, on stderr, or given to a function.
 
-    Fitted: `weights_` (the probability that the label of a row is right), `suspicion_rank_` (1 is the row to look at
-    first), `suggested_labels_` and `suggestion_probabilities_` (the most probable class of each row),
-    `out_of_fold_` (probabilities of the classes by `estimator`), `evidence_` (words), `details_` (weights of the
-    opinions, habits, the function that was learned, how far labels are believed to be others), `estimator_` (trained
-    on each row as every class that it may be, with that weight, and on trusted rows), `classes_`.
+    Fitted: `weights_` (the probability that the label of a row is right; without trusted rows how probable it is to a
+    model that has not seen the row), `wrong_labels_` (about how many there are; NaN without trusted rows, nobody can
+    tell then), `suspicion_rank_` (1 is the row to look at first), `suggested_labels_` and `suggestion_probabilities_`
+    (the most probable class of each row), `out_of_fold_` (probabilities of the classes by `estimator`), `evidence_`
+    (words), `details_` (weights of the opinions, habits, the function that was learned, how far labels are believed to
+    be others), `estimator_` (trained on each row as every class that it may be, with that weight, and on trusted rows),
+    `classes_`.
 
     >>> model = TrustedReweighter(random_state=0).fit(X, y, X_trusted, y_trusted)
     >>> rows = np.argsort(model.suspicion_rank_)[:20]
     """
 
-    def __init__(self, estimator: Any = None, *, folds: int = 5, random_state: Any = None, verbose: Any = False):
+    def __init__(
+        self, estimator: Any = None, *, categorical_features: Any = None, folds: int = 5, random_state: Any = None,
+        verbose: Any = False,
+    ):  # fmt: skip
         self.estimator = estimator
+        self.categorical_features = categorical_features
         self.folds = folds
         self.random_state = random_state
         self.verbose = verbose
@@ -85,7 +94,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         self, X: Any, y: Any, X_trusted: Any = None, y_trusted: Any = None, *, pred_probs: Any = None,
         trusted_pred_probs: Any = None,
     ) -> "TrustedReweighter":  # fmt: skip
-        """Judge the labels y of rows X, by trusted rows where there are some.
+        """Judge the labels y of rows X, by trusted rows where there are some; those are none of X.
 
         `pred_probs`, and `trusted_pred_probs` for the trusted rows, are probabilities of the classes (in sorted order)
         by a model of your own that has not seen the row; they take the place of those of `estimator`. X may then be
@@ -95,6 +104,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         rng = random_numbers(self.random_state)
         X, y = read_rows(self, X, y)
         check_labels(y)
+        self._categories = _read_categories(self.categorical_features, X)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(f"y must hold at least two classes; got one class, {self.classes_[0]!r}.")
@@ -133,6 +143,11 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
                 f"X_trusted must have the {X.shape[1]} columns of X, and y_trusted one label for each of its rows; got "
                 f"shapes {trusted.shape} and {labels.shape}."
             )
+        names, own = getattr(self, "feature_names_in_", None), getattr(X_trusted, "columns", None)
+        if names is not None and own is not None and list(names) != list(own):
+            raise ValueError(
+                f"X_trusted must have the columns of X in the same order, {list(names)[:8]}; got {list(own)[:8]}."
+            )
         unseen = sorted(set(labels.tolist()) - set(self.classes_.tolist()), key=str)
         if unseen:
             raise ValueError(f"y_trusted holds labels that y does not: {', '.join(map(repr, unseen[:5]))}.")
@@ -143,7 +158,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
     def _candidates(self, sparse: bool, codes: np.ndarray, seed: int) -> list[Any]:
         if self.estimator is not None:
             return [self.estimator]
-        return [*linear_models(sparse), *([] if sparse else [trees(codes, seed)])]
+        return [*linear_models(sparse, self._categories), *([] if sparse else [trees(codes, seed, self._categories)])]
 
     def _base(
         self, X: Any, codes: np.ndarray, trusted: Any, seed: int, pred_probs: Any, trusted_pred_probs: Any
@@ -164,12 +179,12 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         if len(trusted_codes) < FEWEST:
             return _disagreement(base.opinion, codes, len(trusted_codes))
         tell(self, "training on the trusted rows alone")
-        candidates = linear_models(sp.issparse(X))
+        candidates = linear_models(sp.issparse(X), self._categories)
         if len(trusted_codes) >= LEAST_FOR_TREES and not sp.issparse(X):
-            candidates.append(trees(trusted_codes, seed))
+            candidates.append(trees(trusted_codes, seed, self._categories))
         alone, model = trust_alone(candidates, X, trusted, trusted_codes, len(self.classes_))
         tell(self, "learning how much to believe each label")
-        weighted = WeightedRows(base.opinion, X, codes, trusted, trusted_codes, seed)
+        weighted = WeightedRows(base.opinion, X, codes, trusted, trusted_codes, seed, self._categories)
         opinion, learned = weighted.ask(alone, model, self.folds)
         shares, weighing = experts.weigh([base.opinion, alone, opinion], trusted_codes, codes)
         right, habits = label_noise.right_classes(shares, codes, seed)
@@ -190,6 +205,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         best = verdict.right.argmax(1)
         self.suggested_labels_, self.suggestion_probabilities_ = self.classes_[best], verdict.right.max(1)
         self.evidence_, self.details_ = verdict.words, verdict.details
+        self.wrong_labels_ = float(np.sum(1 - self.weights_)) if verdict.details else float("nan")
 
     def _train(
         self, model: Any, X: Any, codes: np.ndarray, trusted: Any, trusted_codes: np.ndarray, verdict: Verdict
@@ -215,7 +231,7 @@ class TrustedReweighter(ClassifierMixin, BaseEstimator):
         rows, labels = stack([X[row], trusted]), np.concatenate([code, trusted_codes])
         weights = np.concatenate([share, np.ones(len(trusted_codes))])
         if self.estimator is None and last is None:
-            made = trees(labels, made.random_state)  # some classes may have become rare
+            made = trees(labels, made.random_state, self._categories)  # some classes may have become rare
         name = f"{last[0]}__sample_weight" if last else "sample_weight"
         return made.fit(rows, labels, **({name: weights} if takes_weights else {}))
 
@@ -234,6 +250,24 @@ def _disagreement(opinion: Opinion, codes: np.ndarray, trusted: int) -> Verdict:
     """Without trusted rows: how probable a label is out of fold."""
     words = "no trusted rows" if not trusted else f"only {trusted} trusted rows, fewer than {FEWEST}"
     return Verdict(opinion.rows, f"{words}: rows are ranked by how improbable their label is out of fold.", {})
+
+
+def _read_categories(places: Any, X: Any) -> tuple[int, ...]:
+    """The columns that hold codes, once they are known to do so."""
+    if places is None:
+        return ()
+    wanted = f"places of columns of X, 0 to {X.shape[1] - 1}"
+    given = np.asarray(places)
+    if given.size and (given.ndim != 1 or not np.issubdtype(given.dtype, np.integer)):
+        raise TypeError(f"categorical_features must be {wanted}; got {places!r}.")
+    if given.size and not (given.min() >= 0 and given.max() < X.shape[1]):
+        raise ValueError(f"categorical_features must be {wanted}; got {places!r}.")
+    if sp.issparse(X) and given.size:
+        raise TypeError("categorical_features must be left out where X is sparse: give a column for each level.")
+    codes = X[:, given.astype(int)] if given.size else np.zeros((1, 0))
+    if not ((codes >= 0) & (codes < MOST_CODES) & (codes == np.floor(codes))).all():
+        raise ValueError(f"categorical_features must name columns of whole numbers, 0 to {MOST_CODES - 1}.")
+    return tuple(int(place) for place in np.unique(given))
 
 
 def _read_probabilities(name: str, value: Any, rows: int, num_classes: int) -> np.ndarray:

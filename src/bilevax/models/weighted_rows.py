@@ -4,6 +4,7 @@ A trusted row may not be judged by what it has taught. So what it is shown is ma
 first look, the weights and the model of the rows are made anew for each part of the trusted rows, by the other parts.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,11 @@ PARTS = 3  # of the trusted rows
 class WeightedRows:
     """Rows with given labels and trusted rows, as the third opinion sees them."""
 
-    def __init__(self, base: Opinion, X: Any, given: np.ndarray, trusted: Any, codes: np.ndarray, seed: int):
-        columns = row_weights.Columns(X, seed)
+    def __init__(
+        self, base: Opinion, X: Any, given: np.ndarray, trusted: Any, codes: np.ndarray, seed: int,
+        categories: Sequence[int] = (),
+    ):  # fmt: skip
+        columns = row_weights.Columns(X, seed, categories)
         self.base, self.X, self.given, self.trusted, self.codes, self.seed = base, X, given, trusted, codes, seed
         self.z, self.z_trusted = columns(X, base.rows), columns(trusted, base.trusted)
 
