@@ -87,7 +87,7 @@ class Trial:
 
     def damage(self):
         """Cut a file of the newest checkpoint, or flip a bit of it; its name."""
-        path = self.newest() / self.rng.choice((SHARD, MANIFEST))
+        path = self.newest() / self.rng.choice((SHARD.format(0), MANIFEST))
         content = bytearray(path.read_bytes())
         if self.rng.random() < 0.5:
             content = content[: self.rng.randrange(len(content))]

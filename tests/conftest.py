@@ -31,6 +31,7 @@ import shapes  # noqa: E402
 shapes.check_package("bilevax")
 
 jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_num_cpu_devices", 2)  # for tests of shards; all others use the first one
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

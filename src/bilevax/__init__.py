@@ -46,6 +46,8 @@ from bilevax.run.result import Result
 from bilevax.run.solve import solve
 from bilevax.run.trace import Trace
 from bilevax.run.watch import AssumptionWarning
+from bilevax.scale.processes import connect
+from bilevax.scale.split import shard
 from bilevax.schedule import Mixing, power
 from bilevax.trials import TuneResult
 from bilevax.trials import tune as tune
@@ -72,6 +74,7 @@ __all__ = [
     "Tuning",
     "Variables",
     "check",
+    "connect",
     "curvature",
     "datasets",
     "described",
@@ -85,6 +88,7 @@ __all__ = [
     "power",
     "problems",
     "ragged",
+    "shard",
     "shared",
     "solve",
     "tune",

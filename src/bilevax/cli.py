@@ -1,4 +1,4 @@
-"""The command line: `bilevax demo`, `algorithms`, `clean`, `reproduce`, `compare` and `report`."""
+"""The command line: `bilevax demo`, `algorithms`, `clean`, `reproduce`, `compare`, `report` and `launch`."""
 
 import contextlib
 import importlib
@@ -47,7 +47,27 @@ def _commands() -> Any:
     _add_first_looks(bilevax)
     _add_clean(bilevax)
     _add_experiments(bilevax)
+    _add_launch(bilevax)
     return bilevax
+
+
+def _add_launch(bilevax: Any) -> None:
+    import click
+
+    @bilevax.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+    @click.option("-n", "--processes", type=click.IntRange(min=1), required=True, help="How many.")
+    @click.option("--shards", type=click.IntRange(min=1), help="Parts of the tasks in all, by default one a process.")
+    @click.argument("command", nargs=-1, required=True, metavar="SCRIPT [ARGUMENTS]...")
+    def launch(processes: int, shards: int | None, command: tuple[str, ...]) -> None:
+        """Run a Python SCRIPT in several processes of this machine that share one run.
+
+        The script calls bilevax.connect() first, makes the problem of its own tasks and solves bilevax.shard(problem).
+        """
+        from bilevax.scale.processes import launch as run_all
+
+        with _plain_errors(""):
+            status = run_all(command, processes, shards, say=lambda line: click.echo(line, err=True))
+        raise SystemExit(status)
 
 
 def _add_first_looks(bilevax: Any) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from bilevax import arguments
+from bilevax.shards import Alone, Shards
 
 Loss = Callable[[Any], Float[Array, ""]]
 FEW_TASKS = 10  # that a step draws where nobody says how many
@@ -139,6 +140,7 @@ class Source(Protocol):
     upper_data: Data
     lower_data: Data
     x0: Any
+    shards: Alone | Shards
 
 
 class Draw(NamedTuple):
@@ -180,18 +182,31 @@ class Sampling:
 
     def check(self, source: Source) -> None:
         """Refuse a problem with fewer tasks than a step draws, or with another number than p has."""
-        m = source.num_tasks
+        m, shards = source.num_tasks * source.shards.count, source.shards.count
         if self.tasks_per_step is not None and self.tasks_per_step > m:
             raise ValueError(f"tasks_per_step must be at most the number of tasks, {m}; got {self.tasks_per_step}.")
+        if self.tasks_per_step is not None and self.tasks_per_step % shards:
+            raise ValueError(
+                f"tasks_per_step must be a multiple of the number of shards, {shards}, each draws as many of its own "
+                f"tasks; got {self.tasks_per_step}."
+            )
+        if self.probabilities is not None and shards > 1:
+            raise TypeError("task_probabilities must be left out where tasks are on several shards.")
         if self.probabilities is not None and len(self.probabilities) != m:
             raise ValueError(
                 f"task_probabilities must have one entry for each of the {m} tasks; got {len(self.probabilities)}."
             )
 
+    def count(self, source: Source) -> int:
+        """How many tasks a step draws, of those of a shard where there are several."""
+        shards = source.shards.count
+        if self.tasks_per_step is not None:
+            return self.tasks_per_step // shards
+        return min(-(-FEW_TASKS // shards), source.num_tasks)
+
     def portion(self, source: Source) -> tuple[int | None, float]:
         """Samples of a task, `None` for all, and the share of the tasks, that a step looks at."""
-        tasks = self.tasks_per_step or min(FEW_TASKS, source.num_tasks)
-        return self.batch_size, tasks / source.num_tasks
+        return self.batch_size, self.count(source) / source.num_tasks
 
 
 def check_probabilities(probabilities: Any) -> None:
@@ -275,7 +290,7 @@ def draw_step(source: Source, sampling: Sampling, key: Key[Array, ""]) -> Draw:
     All from one call for random bits: a call costs more than its bits.
     """
     m = source.num_tasks
-    size = sampling.tasks_per_step or min(FEW_TASKS, m)
+    size = sampling.count(source)
     batch = size * (sampling.batch_size or 0)
     upper_words = 0 if isinstance(source.upper_data, NoData) else batch
     lower_words = 0 if isinstance(source.lower_data, NoData) else batch

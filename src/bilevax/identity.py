@@ -89,8 +89,10 @@ def digests_of_losses(problem: Any) -> tuple[str, str]:
         loss = getattr(problem, name)
         calls = lambda x, y, task, *batches: [loss(x, y, task, batch) for batch in batches]
         gradient = lambda x, y, task, *batches: jax.grad(loss, argnums=(0, 1))(x, y, task, batches[0])
-        batches = (data.take(jnp.int32(0), jnp.zeros(size, jnp.int32)) for size in (2, 3))
-        at = problem.unravel_x(problem.x0), problem.unravel_y(problem.y0_of(0)), problem.task(jnp.int32(0))
+        first = jnp.int32(0)
+        batches = jax.eval_shape(lambda: [data.take(first, jnp.zeros(size, jnp.int32)) for size in (2, 3)])
+        of_x, of_y = problem.unravel_x, problem.unravel_y
+        at = jax.eval_shape(lambda: (of_x(problem.x0), of_y(problem.y0_of(0)), problem.task(first)))
         try:
             return digest_of_program(calls, *at, *batches, derivative=gradient)
         except Exception as error:

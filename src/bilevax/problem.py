@@ -1,6 +1,7 @@
 """The problem: min over x of (1/m) Σ_i f_i(x, y_i*(x)), y_i*(x) = argmin_y g_i(x, y)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -15,6 +16,7 @@ from bilevax import arguments, identity, structure
 from bilevax.aside import WholeLoss, bring_back, set_aside
 from bilevax.bounds import Bounds, as_bounds
 from bilevax.draw import Data, NoData, PerTask, Ragged, Samples, Shared, UnevenBlock
+from bilevax.shards import ALONE, Alone, Shards
 from bilevax.structure import Loss, Structure
 
 X = Float[Array, " d"]
@@ -113,9 +115,10 @@ class Problem:
     bounds: Bounds
     unravel_x: Callable[[Array], PyTree]
     unravel_y: Callable[[Array], PyTree]
+    shards: Alone | Shards
 
     _LEAVES = ("x0", "y0", "tasks", "upper_data", "lower_data", "strong_convexity", "bounds")
-    _STATIC = ("upper", "lower", "programs", "num_tasks", "structure", "unravel_x", "unravel_y")
+    _STATIC = ("upper", "lower", "programs", "num_tasks", "structure", "unravel_x", "unravel_y", "shards")
 
     @arguments.known_keywords
     def __init__(
@@ -143,7 +146,7 @@ class Problem:
         (x0, x_aside), (y0, y_aside) = set_aside(x0), set_aside(y0)
         is_whole = x_aside is None and y_aside is None
         self.upper, self.lower = (loss if is_whole else WholeLoss(loss, x_aside, y_aside) for loss in (upper, lower))
-        self.strong_convexity = strong_convexity
+        self.strong_convexity, self.shards = strong_convexity, ALONE
         self.upper_data = _data("upper_data", upper_data)
         self.lower_data = _data("lower_data", lower_data)
         self.num_tasks = _count_tasks(tasks, {"upper_data": self.upper_data, "lower_data": self.lower_data})
@@ -321,6 +324,22 @@ class Problem:
         copy.__dict__.update({**self.__dict__, **fields})
         copy.__dict__.pop("_identity", None)
         return copy
+
+    def parts(self, whole: Any, split: Any) -> "Problem":
+        """A problem that has `split` in the place of all that has a row for each task, and `whole` elsewhere."""
+        kind = lambda has_rows: lambda leaf: split if has_rows(leaf) else whole
+        data = lambda held: jax.tree.map(kind(lambda leaf: not isinstance(held, Shared)), held)
+        return self.replace(
+            x0=whole, strong_convexity=whole, y0=split if self.y0.ndim == 2 else whole,
+            tasks=jax.tree.map(lambda leaf: split, self.tasks), bounds=jax.tree.map(kind(jnp.ndim), self.bounds),
+            upper_data=data(self.upper_data), lower_data=data(self.lower_data),
+        )  # fmt: skip
+
+    def of_shard(self) -> "Problem":
+        """Inside a shard, where all rows are those of its own tasks: the problem of these alone."""
+        count = self.num_tasks // self.shards.count
+        own = lambda data: data if data.num_tasks is None else replace(data, num_tasks=count)
+        return self.replace(num_tasks=count, upper_data=own(self.upper_data), lower_data=own(self.lower_data))
 
     def __repr__(self) -> str:
         return f"Problem(m={self.num_tasks}, d={self.dim_x}, d'={self.dim_y}, λ={float(self.strong_convexity):g})"

@@ -21,6 +21,7 @@ from bilevax.draw import Indices, NoData
 from bilevax.exact.follow import LowerPoint, follow, invert
 from bilevax.problem import Problem, X
 from bilevax.schedule import Scales
+from bilevax.shards import COMMON, ROWS, spread
 
 TASKS, MOST_TASKS, SAMPLES = 16, 512, 512  # looked at for F, more than 16 tasks where samples of each are few
 X_FOR_SAMPLE = 64  # so many variables of x count like a sample: each task has a gradient of its own
@@ -68,7 +69,8 @@ class Excerpt:
         """F, ∇F and the lower problems at x."""
         one = lambda task, i, xi, zeta: follow(self.problem, x, task, i, xi, zeta)
         term, y, h = jax.vmap(one)(at, self.tasks, *self.samples)
-        return term.objective.mean(), term.gradient.mean(0), LowerPoint(y, h, at.near)
+        F, gradient = self.problem.shards.mean((term.objective.mean(), term.gradient.mean(0)))
+        return F, gradient, LowerPoint(y, h, at.near)
 
 
 @jax.jit
@@ -83,11 +85,15 @@ def excerpt_look(
     problem: Problem, x: X, y: Float[Array, "m dy"], key: Key[Array, ""]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """F(x) of an excerpt, as above, and how far f is from there at these y: mean |f_i(x, y_i) − f_i(x, y_i*)|."""
+    return spread(_look, (COMMON, ROWS, COMMON), COMMON)(problem, x, y, key)
+
+
+def _look(problem: Problem, x: X, y: Float[Array, "m dy"], key: Key[Array, ""]) -> tuple[Array, Array]:
     excerpt = Excerpt(problem, key)
     loss = lambda y, i, xi: problem.upper_loss(x, y, i, xi)
     at = excerpt.look(x, excerpt.start(x))
     best, own = (jax.vmap(loss)(y, excerpt.tasks, excerpt.samples[0]) for y in (at[2].y, y[excerpt.tasks]))
-    return at[0], jnp.abs(own - best).mean()
+    return at[0], problem.shards.mean(jnp.abs(own - best).mean())
 
 
 class _Search(NamedTuple):
@@ -154,7 +160,7 @@ def measure_scales(problem: Problem, key: Key[Array, ""], size: int | None, shar
     """The scales of a problem for batches of this size, and about the samples and gradients that they took."""
     excerpt = Excerpt(problem, key)
     step, looks = _longest_step(excerpt, problem.x0)
-    smoothness = _smoothness(problem, key, size)
+    smoothness = problem.shards.largest(_smoothness(problem, key, size))
     good = lambda value: jnp.where(jnp.isfinite(value) & (value > 0), value, 1)
     parts = [data for data in (problem.upper_data, problem.lower_data) if not isinstance(data, NoData)]
     numbers = [min(data.max_length, SAMPLES) for data in parts]

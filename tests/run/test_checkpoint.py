@@ -14,9 +14,10 @@ import pytest
 
 import bilevax as bx
 from bilevax.run import checkpoint
-from bilevax.run.checkpoint import MANIFEST, SHARD
+from bilevax.run.checkpoint import MANIFEST
 
 STEPS = 600
+SHARD = checkpoint.SHARD.format(0)
 ROOT = Path(__file__).parents[2]
 
 

@@ -1,5 +1,6 @@
 """solve without an algorithm, and runs on rates that were found: chosen in words, never away for good."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -10,7 +11,9 @@ import pytest
 import bilevax as bx
 from bilevax.run import choice, guard, solve
 from bilevax.run.plan import Budget, Plan, record_interval
+from bilevax.run.run import Run
 from bilevax.schedule import RateRule, Scales
+from bilevax.shards import ALONE
 
 
 @pytest.fixture(scope="module")
@@ -168,10 +171,12 @@ def run(monkeypatch):
     """A run that the tests move by hand."""
     monkeypatch.setattr(guard, "excerpt_look", lambda problem, x, y, key: (x, y))
     state = Known(jnp.asarray(10.0), Scales(*map(jnp.asarray, (1.0, 3.0, 1.0, 1.0, 1.0))))
-    return SimpleNamespace(
-        problem=None, algorithm=SimpleNamespace(settings={}), state=state, steps=0, seconds=0.0, key=None,
-        variables=lambda problem, state: (state.x, state.y),
+    made = SimpleNamespace(
+        problem=SimpleNamespace(shards=ALONE), algorithm=SimpleNamespace(settings={}), state=state, steps=0,
+        seconds=0.0, key=None, variables=lambda problem, state: (state.x, state.y),
     )  # fmt: skip
+    made.spend = partial(Run.spend, made)
+    return made
 
 
 def move(run, watch, F):

@@ -153,6 +153,9 @@ class Algorithm(NamedTuple):
       depend on the number of tasks (see `bilevax.tasks` for the one exception, tasks that lean on the ball Y_i).
     - `variables(problem, state) -> Variables`, for evaluation; this one is O(m).
     - `settings`: what the user chose, for the record.
+    - `on_shards`: whether it runs on a problem whose tasks are split (`bilevax.shard`). There `init` and `step` see the
+      tasks of one shard, and take `problem.shards.mean` of the directions, so that x is the same on all shards. What
+      `assemble` makes does.
 
     `bilevax.testing.check_algorithm` runs this contract on a factory.
     """
@@ -162,6 +165,7 @@ class Algorithm(NamedTuple):
     step: Callable[[Problem, Any, Key[Array, ""]], tuple[AlgorithmState, Info]]
     variables: Callable[[Problem, Any], Variables]
     settings: Mapping[str, Any]
+    on_shards: bool = False
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.settings.items())})"

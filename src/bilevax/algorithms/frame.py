@@ -164,10 +164,11 @@ def start_optimizer(problem: Problem, optimizer: Optimizer) -> PyTree:
 
 
 def move_x(problem: Problem, optimizer: Optimizer, state: State, step: Any, direction: Float[Array, " d"]) -> Move:
-    """x_{t+1} = x_t − η d, or x_t plus η times what the optimizer makes of d.
+    """x_{t+1} = x_t − η d, or x_t plus η times what the optimizer makes of d; of shards, d is the mean of theirs.
 
     x − η d is finite where η²‖d‖² is, which saves a look at x.
     """
+    direction = problem.shards.mean(direction)
     square = direction @ direction
     if optimizer is None:
         finite = jnp.isfinite(square) & jnp.isfinite(step * step * square)
@@ -185,6 +186,14 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             squares.append(leaf.ravel() @ leaf.ravel())
     return jnp.all(jnp.isfinite(jnp.stack(squares))) if squares else jnp.asarray(True)
+
+
+def agree(problem: Problem, finite: Bool[Array, ""], cost: Cost) -> tuple[Bool[Array, ""], Cost]:
+    """Whether all shards are finite, and what all of them took; one word between them."""
+    if problem.shards.count == 1:
+        return finite, cost
+    bad, *counts = problem.shards.total(jnp.stack([jnp.asarray(part, float) for part in (~finite, *cost)]))
+    return bad == 0, Cost(*counts)
 
 
 def count_cost(
@@ -227,26 +236,28 @@ def assemble(name: str, method: Method, settings: Mapping[str, Any], special: Sp
         method.check(problem)
         if special is not None and special.serves(problem):
             return special.init(problem, key)
+        key = problem.shards.own_key(key)
         own, tables, cost = method.start(problem, key)
         scales, more = method.find_scales(problem, key)
         first = start_optimizer(problem, method.optimizer)
-        return State(jnp.int32(1), problem.x0, own, tables, first, cost + more, scales)
+        return State(jnp.int32(1), problem.x0, own, tables, first, problem.shards.total(cost + more), scales)
 
     def step(problem: Problem, state: Any, key: Key[Array, ""]) -> tuple[Any, Info]:
         if special is not None and isinstance(state, special.state):
             return special.step(problem, state, key)
         rates_at = partial(method.rates_at, problem, state)
         move = partial(move_x, problem, method.optimizer, state, rates_at(state.step).upper_step)
-        change = method.step(problem, rates_at, state, key, move)
+        change = method.step(problem, rates_at, state, problem.shards.own_key(key), move)
         finite = change.move.finite & all_finite(change.watch)
+        finite, cost = agree(problem, finite, change.cost)
         x, carried = change.move.x, change.move.optimizer
         after = State(state.step + 1, x, change.own, (), carried, state.initial_cost, state.scales)
         reached = jax.tree.map(partial(jnp.where, finite), after, state._replace(tables=()))
-        return reached._replace(tables=change.write(~finite)), Info(change.cost, finite, change.converged)
+        return reached._replace(tables=change.write(~finite)), Info(cost, finite, change.converged)
 
     def variables(problem: Problem, state: Any) -> Variables:
         if special is not None and isinstance(state, special.state):
             return special.variables(problem, state)
         return method.variables(problem, partial(method.rates_at, problem, state), state)
 
-    return Algorithm(name, init, step, variables, settings)
+    return Algorithm(name, init, step, variables, settings, on_shards=True)

@@ -156,7 +156,7 @@ class Implicit(Method):
         return self.in_stage(problem, own.stage, with_samples)
 
     def look(self, problem: Problem, x: Array, own: Own) -> tuple[Means, LowerPoint]:
-        """F and ∇F at x, with the lower problems going on from where they were."""
+        """F and ∇F at x, with the lower problems going on from where they were; on shards the means of all."""
 
         def with_samples(size: int | None) -> tuple[Means, LowerPoint]:
             def of_task(k: Array, task: LowerPoint) -> tuple[Means, LowerPoint]:
@@ -168,7 +168,8 @@ class Implicit(Method):
 
             return chunks.mean_of_first(of_task, own.tasks, own.chunks, self.chunk(problem))
 
-        return self.in_stage(problem, own.stage, with_samples)
+        means, tasks = self.in_stage(problem, own.stage, with_samples)
+        return problem.shards.mean(means), tasks
 
     def in_stage(self, problem: Problem, stage: Stage, act: Callable[[int | None], Any]) -> Any:
         """What `act` returns for the number of samples of this stage; a program for each."""
@@ -193,7 +194,8 @@ class Implicit(Method):
             return jnp.int32(whole)
         length = seen.gradient @ seen.gradient
         variance = jnp.maximum(seen.square - length, 0)
-        asked = variance / (NOISE**2 * jnp.maximum(length, jnp.finfo(length.dtype).tiny)) / self.chunk(problem)
+        side_by_side = self.chunk(problem) * problem.shards.count
+        asked = variance / (NOISE**2 * jnp.maximum(length, jnp.finfo(length.dtype).tiny)) / side_by_side
         more = jnp.clip(asked, 2 * own.chunks.astype(asked.dtype), float(whole)).astype(jnp.int32)
         grown = jnp.where(asked > own.chunks.astype(asked.dtype), more, own.chunks)
         return jnp.minimum(jnp.where(ends, jnp.maximum(grown, 4 * own.chunks), grown), whole)
@@ -295,7 +297,7 @@ class Implicit(Method):
         bends = own.bends | is_elsewhere
         again = (bends | is_cheap) & (number < self.descents)
         distance = jnp.linalg.norm(best.x - problem.x0) / problem.dim_x**0.5
-        around = jax.random.normal(key, best.x.shape, best.x.dtype)
+        around = problem.shards.first(jax.random.normal(key, best.x.shape, best.x.dtype))
         spread = jnp.where(number == 2, 0, 0.5 ** (number % 4).astype(distance.dtype))
         start = problem.x0 + spread * distance * around
         y0 = jax.vmap(problem.y0_of)(own.order)

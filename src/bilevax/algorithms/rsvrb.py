@@ -136,7 +136,7 @@ class RSVRB(Method):
         table, gradients = chunks.start(first_task, problem.num_tasks, problem.work)
         d = chunks.mean_of_all(first_z, problem.num_tasks, problem.work)
         return Start(
-            own=Own(problem.x0, d, clock, self.start_stages(stage_key)),
+            own=Own(problem.x0, d, clock, problem.shards.first(self.start_stages(stage_key))),
             tables=TaskTables(table, tasks.start_eras(problem.dtype, problem.num_tasks > 1)),
             cost=cost_of_estimates(problem, self.first, curvature.products(problem), gradients),
         )

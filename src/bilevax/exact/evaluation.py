@@ -21,6 +21,7 @@ from bilevax.data import shared
 from bilevax.draw import NoData
 from bilevax.exact import linear_lower, lower
 from bilevax.problem import Problem, X, Y
+from bilevax.shards import COMMON, ROWS, spread
 
 TOLERANCE = {"float32": 1e-3, "float64": 1e-6}  # errors of F and ∇F, relative to their terms, that count as none
 ROUNDING = 1e3  # times ε: what y may lack, relative to its size, to be as exact as it can be
@@ -89,8 +90,19 @@ def _evaluate(
 ) -> Exact:  # fmt: skip
     """Exact values from all samples, without ∇F in less time; with `short_cut` linear models share a factorisation.
 
-    With `some` the means are those over the tasks of these numbers, y is theirs, and their spread counts as an error.
+    With `some` the means are those over the tasks of these numbers, y is theirs, and their spread counts as an error;
+    on shards these are numbers within each of them.
     """
+    found = Exact(COMMON, COMMON, ROWS, *[COMMON] * 4)
+    values = partial(_values_of_shard, gradient=gradient, short_cut=short_cut)
+    return spread(values, (COMMON, ROWS, COMMON), found)(problem, x, start, some)
+
+
+def _values_of_shard(
+    problem: Problem, x: X, start: Float[Array, "m dy"] | None, some: Int[Array, " k"] | None, *, gradient: bool,
+    short_cut: bool,
+) -> Exact:  # fmt: skip
+    shards = problem.shards
     starts = jax.vmap(problem.y0_of)(jnp.arange(problem.num_tasks)) if start is None else start
     solver = (linear_lower if short_cut else lower).solver(problem, x, starts)
 
@@ -107,18 +119,20 @@ def _evaluate(
 
     work, count = max(problem.work, min(problem.dim_y, lower.DENSE_UP_TO) ** 2), problem.num_tasks
     means, (y, residuals, rounding, values) = chunks.mean_and_all(one, count if some is None else len(some), work)
+    means, is_rounding = shards.mean(means), shards.total((~rounding).sum()) == 0
     errors = [jnp.linalg.norm(jnp.atleast_1d(mean.error)) for mean in means]
     tolerance = TOLERANCE[problem.dtype.name]
     small = [error <= tolerance * mean.size for error, mean in zip(errors, means, strict=True)]
     # Where every y_i lacks no more than rounding, an error of ∇F that is large next to ∇F says that ∇F has vanished.
-    small[1:] = [
-        near | (rounding.all() & jnp.isfinite(error)) for near, error in zip(small[1:], errors[1:], strict=True)
-    ]
+    small[1:] = [near | (is_rounding & jnp.isfinite(error)) for near, error in zip(small[1:], errors[1:], strict=True)]
     both = lambda pair: pair if gradient else [*pair, None]
     (F, slope), (F_error, slope_error) = both([mean.value for mean in means]), both(errors)
     if some is not None:
-        F_error = jnp.hypot(F_error, jnp.std(values, ddof=1) * np.sqrt((1 - len(some) / count) / len(some)))
-    return Exact(F, slope, y, jnp.max(residuals), F_error, slope_error, jnp.all(jnp.stack(small)))
+        looked_at = shards.count * len(some)
+        variance = shards.mean(jnp.mean((values - F) ** 2)) / (looked_at - 1)
+        F_error = jnp.hypot(F_error, jnp.sqrt(variance * (1 - len(some) / count)))
+    residual = shards.largest(jnp.max(residuals))
+    return Exact(F, slope, y, residual, F_error, slope_error, jnp.all(jnp.stack(small)))
 
 
 def _again_in_float64(problem: Problem, x: X, start: Any, some: Any, gradient: bool) -> Exact:

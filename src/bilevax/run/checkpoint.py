@@ -15,7 +15,6 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,14 @@ import jax
 
 from bilevax import arguments, files, identity, locks, version
 from bilevax.run.result import Result
+from bilevax.run.saved import SavedState
+from bilevax.shards import ALONE, Alone, Shards
 
 KEPT = 3
 LARGEST_SHARE = 0.05  # of the time, that is spent on writing
 FORMAT = 1
-LOCK, PART, MANIFEST, SHARD = ".lock", ".part-", "manifest.json", "shard-00000.npz"
+LOCK, PART, MANIFEST = ".lock", ".part-", "manifest.json"
+SHARD = "shard-{:05d}.npz"
 
 
 class DamageError(ValueError):
@@ -37,8 +39,8 @@ class DamageError(ValueError):
 class Checkpoints:
     """Those of one run, in a folder that no other run has."""
 
-    def __init__(self, folder: Path, every: float):
-        self.folder, self.every = folder, every
+    def __init__(self, folder: Path, every: float, shards: Alone | Shards):
+        self.folder, self.every, self.shards = folder, every, shards
         self.due = time.monotonic() + every
 
     def newest(self) -> Result | None:
@@ -46,9 +48,11 @@ class Checkpoints:
         names, found = sorted(_names(self.folder), key=int, reverse=True), []
         for name in names:
             try:
-                result = _read(self.folder / name)
+                result, damage = _read(self.folder / name, self.shards), None
             except DamageError as error:
-                found.append(f"{self.folder / name}: {error}")
+                damage = str(error)
+            if self.shards.any(damage is not None):
+                found.append(f"{self.folder / name}: {damage or 'what another process read of it is damaged'}")
                 continue
             if found:
                 damaged = "; ".join(found)
@@ -62,13 +66,19 @@ class Checkpoints:
 
     def is_due(self) -> bool:
         """Whether so many seconds have passed since the last one."""
-        return time.monotonic() >= self.due
+        return bool(self.shards.agree(time.monotonic() >= self.due))
+
+    def words(self) -> str:
+        """What is said where a run of several processes ends before its time."""
+        names = _names(self.folder)
+        held = f"goes on from {self.folder / max(names, key=int)}" if names else "begins anew, there was none yet"
+        return f"The same command {held}."
 
     def write(self, result: Result) -> None:
         """One more; where the disk is full or gone the run is warned, and goes on."""
         begun = time.monotonic()
         try:
-            _write(self.folder, replace(result, x=None, y=None))  # the state has both
+            _write(self.folder, result, self.shards)
         except OSError as error:
             warnings.warn(f"no checkpoint could be written to {self.folder}: {error}.", stacklevel=4)
         now = time.monotonic()
@@ -77,6 +87,10 @@ class Checkpoints:
 
 class NoCheckpoints:
     """Of a run that was not asked for any."""
+
+    def words(self) -> str:
+        """What would have helped."""
+        return "With checkpoint= it could go on."
 
     def newest(self) -> None:
         """There is none."""
@@ -90,7 +104,7 @@ class NoCheckpoints:
 
 
 @contextlib.contextmanager
-def in_folder(folder: Any, every: Any) -> Iterator[Checkpoints | NoCheckpoints]:
+def in_folder(folder: Any, every: Any, shards: Alone | Shards = ALONE) -> Iterator[Checkpoints | NoCheckpoints]:
     """The checkpoints of a folder, for this process alone; none where no folder was given."""
     arguments.number("every", every, "seconds, zero or more", lambda v: 0 <= v < math.inf)
     if folder is None:
@@ -98,12 +112,12 @@ def in_folder(folder: Any, every: Any) -> Iterator[Checkpoints | NoCheckpoints]:
         return
     path = files.path_of("checkpoint", folder)
     files.require_writable(path)
-    with locks.claim(path / LOCK) as mine:
-        if not mine:
+    with locks.claim(path / LOCK) if shards.is_first else contextlib.nullcontext(True) as mine:
+        if shards.any(not mine):
             raise RuntimeError(f"checkpoint must be a folder of one run: another process is running in {path}.")
-        for left in path.glob(f"{PART}*"):  # by a process that was killed
+        for left in path.glob(f"{PART}*") if shards.is_first else ():  # by a process that was killed
             shutil.rmtree(left, ignore_errors=True)
-        yield Checkpoints(path, float(every))
+        yield Checkpoints(path, float(every), shards)
 
 
 def facts() -> dict[str, str]:
@@ -120,22 +134,41 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _write(folder: Path, result: Result) -> None:
-    shard = result.pack()
-    manifest: dict[str, Any] = {"bilevax checkpoint": FORMAT, "facts": facts(), "steps": result.steps}
-    manifest["files"] = {SHARD: _digest(shard)}
-    manifest["digest"] = _digest(json.dumps(manifest, sort_keys=True).encode())
+def _write(folder: Path, result: Result, shards: Alone | Shards) -> None:
+    """Each process writes the files of its own shards; the first one the manifest, when all are there."""
+    states = {"state": result.state} if result.guard is None else {"state": result.state, "good": result.guard.good}
+    parts = {name: shards.take_apart(state) for name, state in states.items()}
+    contents = {k: result.pack({name: parts[name][k] for name in parts}, {}) for k in parts["state"]}  # x, y: in there
     numbers = sorted(map(int, _names(folder)))
-    part = folder / f"{PART}{secrets.token_hex(4)}"
-    part.mkdir()
+    part = folder / f"{PART}{int(shards.agree(secrets.randbits(32))):08x}"
+    failure: OSError | None = None
     try:
-        for name, content in ((SHARD, shard), (MANIFEST, json.dumps(manifest).encode())):
-            (part / name).write_bytes(content)
+        part.mkdir(exist_ok=True)
+        for k, content in contents.items():
+            (part / SHARD.format(k)).write_bytes(content)
         files.sync_all(part)
-        part.rename(folder / f"{numbers[-1] + 1 if numbers else 0:06d}")
-    except BaseException:
+    except OSError as error:
+        failure = error
+    if not shards.any(failure is not None):
+        digests = shards.gather({k: _digest(content) for k, content in contents.items()})
+        try:
+            if shards.is_first:
+                _finish(folder, part, numbers, result.steps, digests)
+        except OSError as error:
+            failure = error
+    if shards.any(failure is not None):
         shutil.rmtree(part, ignore_errors=True)
-        raise
+        raise failure or OSError("another process could not write its part")
+
+
+def _finish(folder: Path, part: Path, numbers: list[int], steps: int, digests: list[str]) -> None:
+    """The manifest, then the name that makes it a checkpoint; all but the last few are removed."""
+    manifest: dict[str, Any] = {"bilevax checkpoint": FORMAT, "facts": facts(), "steps": steps}
+    manifest["files"] = {SHARD.format(k): digest for k, digest in enumerate(digests)}
+    manifest["digest"] = _digest(json.dumps(manifest, sort_keys=True).encode())
+    (part / MANIFEST).write_bytes(json.dumps(manifest).encode())
+    files.sync_all(part)
+    part.rename(folder / f"{numbers[-1] + 1 if numbers else 0:06d}")
     files.sync(folder)
     for number in numbers[: max(0, len(numbers) + 1 - KEPT)]:
         gone = folder / f"{PART}{secrets.token_hex(4)}"
@@ -143,8 +176,8 @@ def _write(folder: Path, result: Result) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def _read(path: Path) -> Result:
-    """The run as it was; `DamageError` says what is wrong."""
+def _read(path: Path, shards: Alone | Shards) -> Result:
+    """The run as it was, with the states of the shards of this process; `DamageError` says what is wrong."""
     try:
         manifest = json.loads(_content(path, MANIFEST))
         digest = manifest.pop("digest")
@@ -152,12 +185,21 @@ def _read(path: Path) -> Result:
             raise DamageError(f"{MANIFEST} is not as it was written")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise error if isinstance(error, DamageError) else DamageError(f"{MANIFEST} is no manifest") from None
-    contents = {name: _content(path, name) for name in manifest["files"]}
-    for name, content in contents.items():
-        if _digest(content) != manifest["files"][name]:
-            raise DamageError(f"{name} is not as it was written")
+    count = len(manifest["files"])
+    if count != shards.count:
+        raise ValueError(f"checkpoint {path} is of a run on {count} shards; this problem has {shards.count}.")
+    names = {k: SHARD.format(k) for k in shards.own_numbers}
+    contents = {k: _content(path, name) for k, name in names.items()}
+    for k, content in contents.items():
+        if _digest(content) != manifest["files"][names[k]]:
+            raise DamageError(f"{names[k]} is not as it was written")
     _check_facts(path, manifest)
-    return Result.unpack(contents[SHARD], path / SHARD)
+    results = {k: Result.unpack(content, path / names[k]) for k, content in contents.items()}
+    first = next(iter(results.values()))
+    first.state = SavedState({k: result.state.parts[0] for k, result in results.items()})
+    if first.guard is not None:
+        first.guard.good = SavedState({k: result.guard.good.parts[0] for k, result in results.items()})  # type: ignore[union-attr]
+    return first
 
 
 def _content(path: Path, name: str) -> bytes:
@@ -176,5 +218,5 @@ def _check_facts(path: Path, manifest: dict[str, Any]) -> None:
         told = ", ".join(f"{name} {manifest['facts'].get(name)} there and {now.get(name)} here" for name in other)
         raise ValueError(
             f"checkpoint {path} would not go on to the same bits: {told}. To go on all the same, give "
-            f"resume=bilevax.Result.load({os.fspath(path / SHARD)!r}) and another folder."
+            f"resume=bilevax.Result.load({os.fspath(path / SHARD.format(0))!r}) and another folder."
         )

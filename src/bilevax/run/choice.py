@@ -1,5 +1,6 @@
 """Which method to run where nobody says: by what a look at all samples costs, next to the budget."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -19,9 +20,7 @@ PASSES = 20  # over all numbers, in one look
 NUMBERS_A_SECOND = 2e9  # that a processor gets through, about
 
 
-# One object each, so that the next run on such a problem compiles nothing.
-IMPLICIT, BLOCK_SOBA, MA_SOBA = implicit(), block_soba(), ma_soba()
-METHODS = {method.name: method for method in (IMPLICIT, BLOCK_SOBA, MA_SOBA)}
+METHODS = {"implicit": implicit, "block_soba": block_soba, "ma_soba": ma_soba}
 
 
 class Choice(NamedTuple):
@@ -29,6 +28,15 @@ class Choice(NamedTuple):
 
     algorithm: Algorithm
     reasons: tuple[str, ...]
+
+
+@functools.cache
+def method_of(name: str) -> Algorithm:
+    """One object for each, so that the next run on such a problem compiles nothing.
+
+    Made when it is asked for: processes must find one another before anything runs on JAX.
+    """
+    return METHODS[name]()
 
 
 def _numbers(problem: Problem, data: Data) -> float:
@@ -72,9 +80,11 @@ def choose_method(problem: Problem, budget: Budget) -> Choice:
             f"The problem has {size}: a look at all of it takes about {seconds:.2g} s. So every step looks at all of "
             "it: Newton steps on the lower problems, L-BFGS on x, and no step sizes (bilevax.implicit)."
         )
-        return Choice(IMPLICIT, (reason, *_words_on_samples(problem)))
+        return Choice(method_of("implicit"), (reason, *_words_on_samples(problem)))
     few = f"The problem has {size}: a look at all of it takes about {seconds:.2g} s, too long for {LOOKS} of them."
     if problem.num_tasks > 1:
         method = "So a step looks at a few tasks and samples, and its steps are found (bilevax.block_soba)."
-        return Choice(BLOCK_SOBA, (few, method))
-    return Choice(MA_SOBA, (few, "So a step looks at a few samples, and its steps are found (bilevax.ma_soba)."))
+        return Choice(method_of("block_soba"), (few, method))
+    return Choice(
+        method_of("ma_soba"), (few, "So a step looks at a few samples, and its steps are found (bilevax.ma_soba).")
+    )

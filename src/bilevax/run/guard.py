@@ -60,6 +60,9 @@ class GuardedRun(Protocol):
     def variables(self, problem: Problem, state: Any) -> Any:
         """x and y."""
 
+    def spend(self, begun: float) -> float:
+        """Count the seconds since then."""
+
 
 @dataclass
 class Guard:
@@ -103,7 +106,7 @@ class Guard:
         """Go back where F has risen too far; go faster where it falls steadily."""
         begun = time.perf_counter()
         F, lag = _look(run)
-        run.seconds += time.perf_counter() - begun
+        run.spend(begun)
         self.next_look = max(2 * self.next_look - self.changed, run.steps + 1)
         least_rise = TOLERANCE * abs(self.start) * FIRST_LOOK / max(run.steps, FIRST_LOOK)
         behind = self.measure_lag(F, lag)
@@ -152,7 +155,7 @@ class Guard:
         """The state whose x and y a run returns, and a word on it: its last, or the best where F has risen since."""
         begun = time.perf_counter()
         F, lag = _look(run)
-        run.seconds += time.perf_counter() - begun
+        run.spend(begun)
         if self.best + FAR * (self.start - self.best) >= F and self.measure_lag(F, lag) <= RUNAWAY:
             return run.state, ""
         return self.good, f"; x and y are those after {self.good_at} steps, where F was lower"
@@ -187,7 +190,8 @@ class Guard:
         rule = settings.get("upper_step")
         if not isinstance(rule, RateRule) or rule.exponent or settings.get("upper_optimizer") is not None:
             return False
-        cost = (self.starts + 1) * float(self.good.initial_cost.gradients)
+        start = run.problem.shards.on_host(self.good.initial_cost)
+        cost = (self.starts + 1) * float(start.gradients)
         return settings.get("initialization") == "theorem" and 2 * cost <= run.cost.gradients
 
 

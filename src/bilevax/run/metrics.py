@@ -11,7 +11,9 @@ from bilevax import arguments
 from bilevax.algorithms.contract import Variables
 from bilevax.exact.evaluation import exact
 from bilevax.problem import Problem
+from bilevax.shards import COMMON, ROWS, spread
 
+Rows = Float[Array, "k dy"]
 MOST_TASKS, EXCERPT = 20_000, 1024  # up to so many tasks all of them are looked at; of more so many
 
 
@@ -30,24 +32,31 @@ def exact_metrics(
     arguments.flag("all_tasks", all_tasks)
     some = None if all_tasks else tasks_of_metrics(problem)
     truth = exact(problem, variables.x, variables.y, some)
-    y = variables.y if some is None else variables.y[some]
     return {
         "objective": truth.objective,
         "grad_norm": jnp.linalg.norm(truth.gradient),
-        "lower_gap": jnp.mean(jnp.sum((y - truth.y) ** 2, axis=1)),
+        "lower_gap": _lower_gap(problem, variables.y, truth.y, some),
         "objective_error": truth.objective_error,
     }
 
 
+def _lower_gap(problem: Problem, y: Rows, solutions: Rows, some: Int[Array, " k"] | None) -> Float[Array, ""]:
+    """The mean of ‖y_i − y_i*‖², over these tasks."""
+    squares = lambda problem, y, truth, some: jnp.sum(((y if some is None else y[some]) - truth) ** 2, axis=1)
+    mean = lambda problem, *given: problem.shards.mean(jnp.mean(squares(problem, *given)))
+    return spread(mean, (ROWS, ROWS, COMMON), COMMON)(problem, y, solutions, some)
+
+
 def tasks_of_metrics(problem: Problem) -> Int[Array, " k"] | None:
-    """The tasks that are looked at by default; None where it is all of them."""
-    return None if problem.num_tasks <= MOST_TASKS else _draw(problem.num_tasks)
+    """The tasks that are looked at by default, on shards the same numbers in each; None where it is all of them."""
+    shards = problem.shards.count
+    return None if problem.num_tasks <= MOST_TASKS else _draw(problem.num_tasks // shards, -(-EXCERPT // shards))
 
 
 @lru_cache(maxsize=8)
-def _draw(num_tasks: int) -> Int[Array, " k"]:
+def _draw(num_tasks: int, count: int) -> Int[Array, " k"]:
     with jax.ensure_compile_time_eval():
-        return jnp.asarray(np.sort(np.random.default_rng(0).choice(num_tasks, EXCERPT, replace=False)), jnp.int32)
+        return jnp.asarray(np.sort(np.random.default_rng(0).choice(num_tasks, count, replace=False)), jnp.int32)
 
 
 def words_on_metrics(problem: Problem) -> tuple[str, ...]:

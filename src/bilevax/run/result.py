@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import PyTree
 
 from bilevax import files
@@ -78,20 +79,22 @@ class Result:
         >>> result.save("run.npz")
         >>> result = bx.solve(problem, algorithm, steps=20_000, resume=bx.Result.load("run.npz"))
         """
-        files.write_whole(files.path_of("path", path), self.pack())
+        if not all(leaf.is_fully_addressable for leaf in jax.tree.leaves(self.state) if isinstance(leaf, jax.Array)):
+            raise ValueError("save writes one file, and this run is in several processes: give solve a checkpoint=.")
+        states = {"state": self.state} if self.guard is None else {"state": self.state, "good": self.guard.good}
+        leaves = {name: [np.asarray(leaf) for leaf in jax.tree.leaves(state)] for name, state in states.items()}
+        files.write_whole(files.path_of("path", path), self.pack(leaves, {"x": self.x, "y": self.y}))
 
-    def pack(self) -> memoryview:
-        """The content of a file."""
+    def pack(self, states: dict[str, list[np.ndarray]], trees: dict[str, PyTree]) -> memoryview:
+        """The content of a file, with the leaves of the states as given."""
         fields = {
             "status": self.status, "message": self.message, "steps": self.steps, "cost": list(self.cost),
             "seconds": self.seconds, "seed": self.seed, "origin": self.origin, "notes": list(self.notes),
             "rows": self.trace.rows, "settings": {name: str(value) for name, value in self.trace.settings.items()},
         }  # fmt: skip
-        states = {"state": self.state}
         if self.guard is not None:
             fields["guard"] = {name: getattr(self.guard, name) for name in GUARD_FIELDS}
-            states["good"] = self.guard.good
-        return saved.pack(fields, {"x": self.x, "y": self.y}, states)
+        return saved.pack(fields, trees, states)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], problem: Problem | None = None) -> "Result":
@@ -118,7 +121,15 @@ class Result:
         guard = fields.pop("guard", None)
         kept = None if guard is None else Guard(good=states["good"], **guard)
         cost, notes = Cost(*fields.pop("cost")), tuple(fields.pop("notes"))
-        return cls(**trees, cost=cost, notes=notes, trace=trace, state=states["state"], guard=kept, **fields)
+        return cls(
+            **{"x": None, "y": None, **trees},
+            cost=cost,
+            notes=notes,
+            trace=trace,
+            state=states["state"],
+            guard=kept,
+            **fields,
+        )
 
 
 def _check_sizes(path: str | os.PathLike[str], problem: Problem, x: PyTree, y: PyTree) -> None:

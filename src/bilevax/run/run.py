@@ -56,7 +56,11 @@ class Run:
     def _measure(self, metrics: Metrics, trial: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """What `metrics` returns: what it did in the trial, if the run still is at x0 and y0."""
         reached = self.variables(self.problem, self.state)
-        if trial is not None and all(map(jnp.array_equal, reached, start_of(self.problem))):
+        if (
+            trial is not None
+            and self.problem.shards.count == 1
+            and all(map(jnp.array_equal, reached, start_of(self.problem)))
+        ):
             return trial
         return evaluate(metrics, self.problem, reached, f"after {self.steps} steps")
 
@@ -99,9 +103,16 @@ class Run:
         init = self.compiled_start(problem, key)
         begun = time.perf_counter()
         state = jax.block_until_ready(init(problem, key))
-        self.seconds += time.perf_counter() - begun
-        self.cost = Cost(*(a + b for a, b in zip(self.cost, as_cost(state.initial_cost), strict=True)))
+        self.spend(begun)
+        started = as_cost(problem.shards.on_host(state.initial_cost))
+        self.cost = Cost(*(a + b for a, b in zip(self.cost, started, strict=True)))
         return state
+
+    def spend(self, begun: float) -> float:
+        """Count the seconds since then, by the clock of the first process."""
+        spent = self.problem.shards.agree(time.perf_counter() - begun)
+        self.seconds += spent
+        return spent
 
     def chunk_size(self, plan: Plan) -> int:
         until_record = plan.steps_to_record(self.steps)
@@ -132,11 +143,10 @@ class Run:
         state, costs, taken, finite, converged = jax.block_until_ready(
             loop(self.problem, self.state, self.key, *limits)
         )
-        spent = time.perf_counter() - begun
+        spent = self.spend(begun)
         done = np.asarray(costs, float)[: int(taken)]
         self.state, self.converged = state, bool(converged)
         self.steps += len(done)
-        self.seconds += spent
         self.pace = spent / max(1, len(done))
         if len(done):
             self.cost = Cost(*(a + b for a, b in zip(self.cost, as_cost(done.sum(0)), strict=True)))

@@ -11,14 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from bilevax.shards import Alone, Shards
+
 FORMAT = 1
 PAGE = "page"  # the JSON
 
 
 class SavedState(NamedTuple):
-    """The leaves of a state that was read from a file; the algorithm that goes on from it knows their structure."""
+    """The leaves of each shard of a state that was read from files; whatever goes on from it knows their structure."""
 
-    leaves: tuple[Any, ...]
+    parts: dict[int, tuple[Any, ...]]
 
 
 def _plain(tree: PyTree, arrays: dict[str, Any], name: str) -> Any:
@@ -47,13 +49,13 @@ def _tree(plain: Any, arrays: Any) -> PyTree:
     return (list if kind == "list" else tuple)(_tree(part, arrays) for part in parts)
 
 
-def pack(fields: dict[str, Any], trees: dict[str, PyTree], states: dict[str, Any]) -> memoryview:
+def pack(fields: dict[str, Any], trees: dict[str, PyTree], states: dict[str, list[np.ndarray]]) -> memoryview:
     """The content of a file with fields that JSON knows, trees, and the leaves of states."""
     arrays: dict[str, Any] = {}
     structures = {name: _plain(tree, arrays, name) for name, tree in trees.items()}
-    for name, state in states.items():
-        for k, leaf in enumerate(jax.tree.leaves(state)):
-            arrays[f"{name}.{k:08d}"] = np.asarray(leaf)
+    for name, leaves in states.items():
+        for k, leaf in enumerate(leaves):
+            arrays[f"{name}.{k:08d}"] = leaf
     page = json.dumps({"bilevax result": FORMAT, "fields": fields, "trees": structures, "states": list(states)})
     content = io.BytesIO()
     arrays[PAGE] = np.frombuffer(page.encode(), np.uint8)
@@ -71,7 +73,7 @@ def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, PyTree
             raise ValueError(f"it is of format {page['bilevax result']}, this version reads {FORMAT}")
         trees = {name: _tree(plain, arrays) for name, plain in page["trees"].items()}
         states = {
-            name: SavedState(tuple(arrays[key] for key in sorted(arrays) if key.startswith(f"{name}.")))
+            name: SavedState({0: tuple(arrays[key] for key in sorted(arrays) if key.startswith(f"{name}."))})
             for name in page["states"]
         }
         return page["fields"], trees, states
@@ -79,9 +81,13 @@ def unpack(content: bytes, path: Path) -> tuple[dict[str, Any], dict[str, PyTree
         raise ValueError(f"the file {path} is not a result that bilevax saved, or it is damaged: {error}.") from None
 
 
-def restore(saved: SavedState, like: Any) -> Any:
+def restore(saved: SavedState, like: Any, shards: Alone | Shards) -> Any:
     """The state, in the structure of `like` (shapes and types alone); refused where it is of another one."""
-    kinds = lambda leaves: [(leaf.shape, str(leaf.dtype)) for leaf in leaves]
-    if kinds(saved.leaves) != kinds(jax.tree.leaves(like)):
+    kinds = lambda leaves, axes=0: [(leaf.shape[axes:], str(leaf.dtype)) for leaf in leaves]
+    right = kinds(jax.tree.leaves(like), int(isinstance(shards, Shards)))
+    parts = saved.parts
+    if isinstance(shards, Shards) and kinds(parts.get(0, ()), 1) == right:  # all in one file
+        parts = {k: tuple(leaf[k] for leaf in parts[0]) for k in shards.own_numbers}
+    if any(kinds(leaves) != right for leaves in parts.values()):
         raise ValueError("resume holds a state of other shapes or types than this algorithm has on this problem.")
-    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(leaf) for leaf in saved.leaves])
+    return shards.put_together(parts, like)

@@ -10,12 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jaxtyping import Array
 
 from bilevax import arguments, device, identity, schedule
 from bilevax.algorithms.contract import (
     Algorithm,
     Cost,
+    Variables,
     check_parts,
     check_state,
     check_step,
@@ -25,7 +27,7 @@ from bilevax.algorithms.frame import rate_at
 from bilevax.problem import Problem
 from bilevax.run import terminal
 from bilevax.run.checkpoint import Checkpoints, NoCheckpoints, in_folder
-from bilevax.run.choice import METHODS, choose_method
+from bilevax.run.choice import METHODS, choose_method, method_of
 from bilevax.run.guard import Guard
 from bilevax.run.metrics import exact_metrics, words_on_metrics
 from bilevax.run.plan import CHUNK, Budget, Metrics, Plan, record_interval
@@ -34,6 +36,7 @@ from bilevax.run.run import Run, as_cost
 from bilevax.run.saved import SavedState, restore
 from bilevax.run.trace import Trace
 from bilevax.schedule import RateRule, Scales
+from bilevax.shards import COMMON, OWN, ROWS, Alone, Shards, spread
 
 
 def _origin_of(problem: Problem, algorithm: Algorithm) -> dict[str, str]:
@@ -84,8 +87,8 @@ def _begin(
     init = run.compiled_start(problem, init_key)
     begun = time.perf_counter()
     run.state = jax.block_until_ready(init(problem, init_key))
-    run.seconds = time.perf_counter() - begun
-    run.cost = as_cost(run.state.initial_cost)
+    run.spend(begun)
+    run.cost = as_cost(problem.shards.on_host(run.state.initial_cost))
     return run
 
 
@@ -100,9 +103,9 @@ def _resumed_state(problem: Problem, algorithm: Algorithm, resume: Result) -> tu
     """Copies of the state and of the guard of a result, which may come from a file."""
     state, guard = resume.state, resume.guard
     if isinstance(state, SavedState):
-        like = jax.eval_shape(algorithm.init, problem, jax.random.key(0))
-        state = restore(state, like)
-        guard = guard and replace(guard, good=restore(guard.good, like))
+        like = jax.eval_shape(spread(algorithm.init, (COMMON,), OWN), problem, jax.random.key(0))
+        state = restore(state, like, problem.shards)
+        guard = guard and replace(guard, good=restore(guard.good, like, problem.shards))
     guard = guard and replace(guard, good=jax.tree.map(jnp.copy, guard.good), notes=list(guard.notes))
     return jax.tree.map(jnp.copy, state), guard
 
@@ -129,20 +132,21 @@ def _check_batches(problem: Problem, settings: Mapping[str, Any]) -> None:
 @functools.lru_cache(maxsize=16)
 def _variables_of(name: str, variables: Callable[..., Any]) -> Callable[..., Any]:
     """`variables`, looked at while it is traced; one compiled function for all runs of an algorithm."""
-    return jax.jit(lambda problem, state: check_variables(name, problem, variables(problem, state)))
+    checked = lambda problem, state: check_variables(name, problem, variables(problem, state))
+    return jax.jit(spread(checked, (OWN,), Variables(COMMON, ROWS)))
 
 
 @functools.lru_cache(maxsize=16)
-def _traced_start(name: str, init: Callable[..., Any], structure: Any, kinds: tuple[tuple[Any, Any], ...]) -> Any:
-    """`init`, traced for a problem of this structure, shapes and dtypes, and looked at meanwhile."""
-    leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in kinds]
-    start = jax.jit(lambda problem, key: check_state(name, init(problem, key)))
+def _traced_start(name: str, init: Callable[..., Any], structure: Any, kinds: tuple[tuple[Any, ...], ...]) -> Any:
+    """`init`, traced for a problem of this structure, shapes, dtypes and places, and looked at meanwhile."""
+    leaves = [jax.ShapeDtypeStruct(shape, dtype, sharding=place) for shape, dtype, place in kinds]
+    start = jax.jit(spread(lambda problem, key: check_state(name, init(problem, key)), (COMMON,), OWN))
     return start.trace(*jax.tree.unflatten(structure, leaves))
 
 
 @functools.lru_cache(maxsize=16)
 def _compiled_start(
-    name: str, init: Callable[..., Any], structure: Any, kinds: tuple[tuple[Any, Any], ...]
+    name: str, init: Callable[..., Any], structure: Any, kinds: tuple[tuple[Any, ...], ...]
 ) -> Callable[..., Any]:
     """`init`, compiled ahead for such a problem: its first run is timed like any."""
     return _traced_start(name, init, structure, kinds).lower().compile()
@@ -151,7 +155,9 @@ def _compiled_start(
 def _start_for(algorithm: Algorithm, program: Callable[..., Any], problem: Problem, key: Array) -> Any:
     """`init` of the algorithm, traced or compiled for such a problem."""
     leaves, structure = jax.tree.flatten((problem, key))
-    return program(algorithm.name, algorithm.init, structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+    place = lambda leaf: leaf.sharding if isinstance(leaf.sharding, NamedSharding) else None
+    kinds = tuple((leaf.shape, leaf.dtype, place(leaf)) for leaf in leaves)
+    return program(algorithm.name, algorithm.init, structure, kinds)
 
 
 @functools.lru_cache(maxsize=16)
@@ -180,7 +186,8 @@ def _loop_of(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
         state, costs, _, taken, finite, converged = jax.lax.while_loop(goes_on, body, first)
         return state, costs, taken, finite, converged
 
-    return jax.jit(loop, donate_argnums=1)
+    on_shards = spread(loop, (OWN, COMMON, COMMON, COMMON, COMMON), (OWN, COMMON, COMMON, COMMON, COMMON))
+    return jax.jit(on_shards, donate_argnums=1)
 
 
 def _carry_out(
@@ -193,7 +200,7 @@ def _carry_out(
         run.record(plan.metrics)
     plan.check_target(run.trace.rows[-1])
     run.look()
-    ended = plan.verdict(run, interrupted())
+    ended = plan.verdict(run, _anybody(run, interrupted()))
     if ended is None:
         run.compile(loop)
         run.guard = run.guard or Guard.of(run)
@@ -213,7 +220,7 @@ def _carry_out(
             run.record(plan.metrics)
             run.look()
         report(run.steps, plan.budget.share(run), run.trace.rows[-1])
-        ended = plan.verdict(run, interrupted())
+        ended = plan.verdict(run, _anybody(run, interrupted()))
         if ended is None and checkpoints.is_due():
             checkpoints.write(run.result("interrupted", f"a checkpoint after {run.steps} steps"))
     if ended[0] == "interrupted":
@@ -221,11 +228,19 @@ def _carry_out(
     return ended
 
 
-def _words_on_rates(algorithm: Algorithm, state: Any) -> tuple[str, ...]:
+def _anybody(run: Run, interrupted: str | None) -> str | None:
+    """What stopped this process, or another one of the run: they stop after the same step."""
+    if not run.problem.shards.any(interrupted is not None):
+        return None
+    return interrupted or "another process"
+
+
+def _words_on_rates(shards: Alone | Shards, algorithm: Algorithm, state: Any) -> tuple[str, ...]:
     """Which rates were found, and what they are in the first step."""
     scales = getattr(state, "scales", ())
     if not isinstance(scales, Scales):
         return ()
+    scales = shards.on_host(scales)
     found = [(name, rate) for name, rate in algorithm.settings.items() if isinstance(rate, RateRule)]
     listed = ", ".join(f"{name} = {float(rate_at(float, scales, 1, rate)):.3g}" for name, rate in found)
     return (
@@ -309,15 +324,17 @@ def solve(
     budget.check_for(problem)
     if resume is not None and checkpoint is not None:
         raise ValueError("resume and checkpoint cannot be given together: a checkpoint is what a run goes on from.")
-    with in_folder(checkpoint, every) as checkpoints:
+    with in_folder(checkpoint, every, problem.shards) as checkpoints:
         kept = checkpoints.newest()
         before, name = (resume, "resume") if kept is None else (kept, f"checkpoint {os.fspath(checkpoint or '')!r}")
         notes: tuple[str, ...] = ()
         if algorithm is None and kept is not None and kept.origin.get("algorithm") in METHODS:
-            algorithm = METHODS[kept.origin["algorithm"]]  # whatever is left of the budget
+            algorithm = method_of(kept.origin["algorithm"])  # whatever is left of the budget
         elif algorithm is None:
             algorithm, notes = choose_method(problem, budget)
         check_parts(algorithm)
+        if problem.shards.count > 1 and not algorithm.on_shards:
+            raise TypeError(f"algorithm must run on shards, and {algorithm.name} does not: its on_shards is not set.")
         plan = Plan(budget, {} if target is None else target, record_interval(record_every, budget), metrics)
         plan.check()
         identity.check_losses(problem)
@@ -333,12 +350,15 @@ def solve(
         with terminal.interruptible(checkpoint is not None) as interrupted, terminal.progress(progress) as report:
             run = _begin(problem, algorithm, seed, origin, before, plan)
             told = words_on_metrics(problem) if metrics is exact_metrics else ()
-            run.notes = run.notes or (*notes, *_words_on_rates(algorithm, run.state), *told)
+            run.notes = run.notes or (*notes, *_words_on_rates(problem.shards, algorithm, run.state), *told)
             try:
                 status, message = _carry_out(run, plan, interrupted, report, checkpoints)
                 if run.trace.rows[-1]["step"] != run.steps:
                     run.record(metrics)
             except BaseException as error:
+                if problem.shards.is_spread:  # what was reached is in all processes, and one of them may be gone
+                    error.add_note(f"A process of this run has died or hangs, or had this error. {checkpoints.words()}")
+                    raise
                 run.rescue(error)
                 if hasattr(error, "result"):
                     checkpoints.write(error.result)

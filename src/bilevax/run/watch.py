@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from bilevax import arguments, draw, lapack
 from bilevax.problem import Problem
+from bilevax.shards import COMMON, ROWS, spread
 from bilevax.structure import Hessian
 
 TASKS, SAMPLES = 3, 1024  # looked at, at most
@@ -43,6 +44,10 @@ def _extreme(product: Callable[[Array], Array], start: Array, shift: Any) -> Arr
 @jax.jit
 def curvature_at(problem: Problem, x: Float[Array, " d"], y: Float[Array, "m dy"], key: Key[Array, ""]) -> Spectrum:
     """The curvature of some lower problems on many of their samples."""
+    return spread(_curvature_at, (COMMON, ROWS, COMMON), COMMON)(problem, x, y, key)
+
+
+def _curvature_at(problem: Problem, x: Float[Array, " d"], y: Float[Array, "m dy"], key: Key[Array, ""]) -> Spectrum:
     size = None if problem.lower_data.max_length <= SAMPLES else SAMPLES
     task_key, start_key, batch_key = jax.random.split(key, 3)
     tasks = jax.random.randint(task_key, (min(TASKS, problem.num_tasks),), 0, problem.num_tasks, jnp.int32)
@@ -61,7 +66,8 @@ def curvature_at(problem: Problem, x: Float[Array, " d"], y: Float[Array, "m dy"
         return _extreme(product, start, largest), largest
 
     smallest, largest = jax.lax.map(look, tasks)
-    return Spectrum(jnp.minimum(smallest, largest).min(), jnp.maximum(smallest, largest).max())
+    least, most = jnp.minimum(smallest, largest).min(), jnp.maximum(smallest, largest).max()
+    return Spectrum(problem.shards.smallest(least), problem.shards.largest(most))
 
 
 def look_at(problem: Problem, x: Array, y: Array, step: int, neumann_step: Any = None) -> None:

@@ -192,7 +192,7 @@ def special_form(method: Any, adapt: Callable[[Problem], Problem]) -> SpecialFor
     def serves(problem: Problem) -> bool:
         """Whether x moves by nothing but −V H⁻¹v of one linear model."""
         structure, curvature = problem.structure, method.curvature
-        one = problem.num_tasks == 1 and structure.linear_model and not structure.upper_uses_x
+        one = problem.num_tasks == problem.shards.count == 1 and structure.linear_model and not structure.upper_uses_x
         return one and method.optimizer is None and (curvature is None or curvature is linear_model)
 
     return SpecialForm(

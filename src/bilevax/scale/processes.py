@@ -1,0 +1,117 @@
+"""Several processes of one run: how they find one another, and what happens when one dies."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import jax
+
+from bilevax import arguments
+
+ADDRESS, COUNT, NUMBER = "BILEVAX_ADDRESS", "BILEVAX_PROCESSES", "BILEVAX_PROCESS"  # what `launch` tells a process
+COLLECTIVE_TIMEOUT = "--xla_cpu_collective_timeout_seconds=45"  # a process that hangs is given up after so long
+HEARTBEAT = 20  # seconds without a sign of life after which a process counts as dead
+CLUSTERS = (
+    "SLURM_JOB_ID",
+    "OMPI_MCA_orte_hnp_uri",
+    "OMPI_MCA_ess_base_jobid",
+    "PMIX_NAMESPACE",
+    "KUBERNETES_SERVICE_HOST",
+)
+PATIENCE = 10.0  # seconds that a process has to end after it was told to
+
+
+def connect() -> int:
+    """Connect the processes of a run, before anything else runs on JAX; the number of this one.
+
+    Under `bilevax launch`, Slurm or Open MPI the others are found by themselves, with `jax.distributed.initialize`; a
+    process that is alone stays alone, so the same script runs everywhere.
+
+    >>> number = bx.connect()
+    >>> problem = bx.shard(make_problem(part=number, parts=jax.process_count()))
+    """
+    if os.environ.get(COUNT) == "1":
+        return 0
+    if ADDRESS in os.environ:
+        address, count, number = os.environ[ADDRESS], int(os.environ[COUNT]), int(os.environ[NUMBER])
+        jax.distributed.initialize(
+            address, count, number, heartbeat_timeout_seconds=HEARTBEAT, coordinator_bind_address=address
+        )
+    elif any(name in os.environ for name in CLUSTERS):
+        jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT)
+    return jax.process_index()
+
+
+def launch(
+    command: Sequence[str], processes: int, shards: int | None = None, say: Callable[[str], None] = print
+) -> int:
+    """Run a Python script in several processes of this machine that share a run; the status of the first to fail.
+
+    - `command`: the script and its arguments. It calls `bx.connect()` first.
+    - `processes`: how many; each gets `shards`/`processes` devices of the processor, one by default.
+
+    When one ends before its time the others are told to end too, and after ten seconds they are ended. A process that
+    hangs makes the others give up after 45 seconds.
+    """
+    arguments.count("processes", processes)
+    devices, rest = divmod(processes if shards is None else shards, processes)
+    if rest or not devices:
+        raise ValueError(f"shards must be a multiple of the {processes} processes, each has as many; got {shards}.")
+    if not command or not Path(command[0]).is_file():
+        raise ValueError(f"the script must be a file; got {command[0] if command else 'none'!r}.")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_collective_timeout_seconds" not in flags:
+        flags = f"{flags} {COLLECTIVE_TIMEOUT}".strip()
+    shared = {**os.environ, ADDRESS: address, COUNT: str(processes), "JAX_NUM_CPU_DEVICES": str(devices)}
+    started = [
+        subprocess.Popen([sys.executable, *command], env={**shared, "XLA_FLAGS": flags, NUMBER: str(k)})
+        for k in range(processes)
+    ]
+    try:
+        return _watch(started, say)
+    except KeyboardInterrupt:
+        say("Interrupted: all processes are told to end.")
+        return 128 + signal.SIGINT
+    finally:
+        _end(started)
+
+
+def _watch(started: Sequence[subprocess.Popen[bytes]], say: Callable[[str], None]) -> int:
+    """Wait for all, or for the first that fails."""
+    while True:
+        ended = {k: process.poll() for k, process in enumerate(started)}
+        failed = {k: status for k, status in ended.items() if status}
+        if failed:
+            number, status = next(iter(failed.items()))
+            how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            say(
+                f"Process {number} of {len(started)} (pid {started[number].pid}) {how}; the others are ended. A run "
+                "with checkpoint= goes on from its last one: give the same command again, also with fewer processes "
+                "and as many shards."
+            )
+            return 128 - status if status < 0 else status
+        if all(status == 0 for status in ended.values()):
+            return 0
+        time.sleep(0.1)
+
+
+def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Tell those that are left to end; after a while end them."""
+    left = [process for process in started if process.poll() is None]
+    for process in left:
+        process.terminate()
+    until = time.monotonic() + PATIENCE
+    for process in left:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
