@@ -1,4 +1,4 @@
-"""A script as users write it, for `bilevax launch`: every process makes its own tasks; prints the bits of what it found.
+"""A script as users write it, for `bilevax launch`: every process makes its own tasks, and writes what it found.
 
 Arguments: a file for the bits, a folder for checkpoints or none, steps, algorithms.
 """

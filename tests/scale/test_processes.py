@@ -20,13 +20,13 @@ SCRIPT = Path(__file__).with_name("one_run.py")
 def start(processes, *arguments, shards=2):
     """`bilevax launch`, as users call it."""
     return subprocess.Popen(
-        [sys.executable, "-m", "bilevax.cli", "launch", "-n", str(processes), "--shards", str(shards), str(SCRIPT)]
-        + list(map(str, arguments)),
+        [sys.executable, "-m", "bilevax.cli", "launch", "-n", str(processes), "--shards", str(shards), str(SCRIPT),
+         *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
+    )  # fmt: skip
 
 
 def finish(process):

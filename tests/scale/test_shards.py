@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from scale.one_run import ALGORITHMS, TASKS, make_problem
 
 import bilevax as bx
-from scale.one_run import ALGORITHMS, TASKS, make_problem
 
 STEPS = 12
 WHOLE = {"tasks_per_step": TASKS, "batch_size": None}
