@@ -30,7 +30,7 @@ from bilevax.algorithms.sustain import sustain as sustain
 from bilevax.algorithms.svrb import svrb as svrb
 from bilevax.algorithms.ttsa import ttsa as ttsa
 from bilevax.bounds import Bounds, Box
-from bilevax.data import per_task, ragged, shared
+from bilevax.data import per_task, ragged, sampler, shared
 from bilevax.diagnosis import check
 from bilevax.exact.evaluation import (
     Exact,
@@ -88,6 +88,7 @@ __all__ = [
     "power",
     "problems",
     "ragged",
+    "sampler",
     "shard",
     "shared",
     "solve",

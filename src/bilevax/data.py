@@ -1,5 +1,6 @@
-"""Data for sampling, from what a user gives: shared by all tasks, one block per task, or ragged per task."""
+"""Data for sampling, from what a user gives: shared by all tasks, one block per task, ragged per task, or made."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -7,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, Integer, PyTree
 
-from bilevax import arguments, device
-from bilevax.draw import PerTask, Ragged, Shared
+from bilevax import arguments, device, identity
+from bilevax.draw import MadeBy, PerTask, Ragged, Sampler, Shared
 
 LARGEST_INDEX = 2**31 - 1  # samples are found by whole numbers of 32 bits
 ADVICE = "Hold fewer samples, or numbers of fewer bits."
@@ -76,6 +77,55 @@ def ragged(arrays: PyTree, offsets: Int[Any, " m+1"]) -> Ragged:
         empty = int(np.argmin(lengths))
         raise ValueError(f"every task needs at least one sample; ragged(offsets) gives task {empty} {lengths[empty]}.")
     return Ragged(_arrays("ragged(arrays)", arrays), jnp.asarray(bounds, jnp.int32), len(lengths), int(lengths.max()))
+
+
+def sampler(function: Callable[..., PyTree], tasks: PyTree = None, *, many: int = 1024, seed: int = 0) -> Sampler:
+    """Samples that are not stored, for expectations, simulators, endless streams: a function makes each that is drawn.
+
+        f_i(x, y) = E over keys of the loss on function(key, task_i)
+
+    - `function`: a JAX function of a key that returns one sample, a pytree of arrays; with `tasks` of (key, task).
+    - `tasks`: a pytree with leading axis m, whose i-th slice is `task` for task i; or the number m, then it is the
+      number i. Without it all tasks draw from the same samples.
+    - `many`: who asks for all samples gets so many, always the same: exact values of F, starts, `batch_size=None`.
+      So recorded values of F are those of this excerpt, and get closer to F with more of them.
+    - `seed`: of the samples; another one for the upper than for the lower data.
+
+    Sample number k follows from k and the seed, so a run has the same bits each time, and after an interruption.
+
+    >>> noise = bx.sampler(lambda key: {"push": jax.random.normal(key, (3,))})
+    >>> rounds = bx.sampler(lambda key, skill: jax.random.bernoulli(key, skill), tasks=skills, seed=1)
+    """
+    if not callable(function):
+        raise TypeError(f"sampler(function) must be a JAX function of a key; got {function!r}.")
+    arguments.count("many", many, most=LARGEST_INDEX)
+    arguments.count("seed", seed, least=0, most=LARGEST_INDEX)
+    count = held = None
+    if isinstance(tasks, (int, np.integer)) and not isinstance(tasks, bool):
+        arguments.count("tasks", tasks, most=LARGEST_INDEX)
+        count = int(tasks)
+    elif tasks is not None:
+        count = _length("sampler(tasks)", tasks, "one task")
+        held = _arrays("sampler(tasks)", tasks)
+    numbers = None if count is None else jnp.arange(count, dtype=jnp.int32)
+    first = () if numbers is None else (numbers[0] if held is None else jax.tree.map(lambda leaf: leaf[0], held),)
+    made_by = MadeBy(function, _program_of(function, *first))
+    return Sampler(numbers, held, made_by, int(seed), int(many), count)
+
+
+def _program_of(function: Callable[..., PyTree], *task: PyTree) -> str:
+    """The digest of what makes a sample, once it is known to make arrays."""
+    given = jax.random.key(0), *task
+    try:
+        sample = jax.eval_shape(function, *given)
+        program = identity.digest_of_program(function, *given)
+    except Exception as error:
+        told = "a key" if len(given) == 1 else "a key and a task"
+        error.add_note(f"raised by the function of bilevax.sampler, called with {told}")
+        raise
+    if not jax.tree.leaves(sample):
+        raise TypeError(f"sampler(function) must return a sample, a pytree of arrays; it returned {sample!r}.")
+    return program
 
 
 def _whole(name: str, offsets: Any) -> Integer[np.ndarray, " n"]:

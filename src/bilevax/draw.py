@@ -114,7 +114,62 @@ class Ragged:
         return jnp.sum(jnp.where(inside, losses, 0)) / self.length(i).astype(losses.dtype)
 
 
-Data = NoData | Shared | PerTask | Ragged
+@dataclass(frozen=True)
+class MadeBy:
+    """A function that makes a sample, and the digest of the program that it traces to, by which it is known."""
+
+    function: Callable[..., PyTree]
+    program: str
+
+    def __repr__(self) -> str:
+        return f"MadeBy({self.program})"
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Sampler:
+    """Samples that are made when they are drawn. The one with number k is always the same: its key follows from k.
+
+    A step can look at it at two points, as variance reduction has to, and a resumed run meets it again. Who asks for
+    all samples gets the first `max_length` of them.
+    """
+
+    numbers: Int[Array, " m"] | None  # of the tasks; None where all draw from the same samples
+    tasks: PyTree
+    made_by: MadeBy = field(metadata={"static": True})
+    seed: int = field(metadata={"static": True})
+    max_length: int = field(metadata={"static": True})
+    num_tasks: int | None = field(metadata={"static": True})
+
+    def length(self, i: Any) -> int:
+        """Samples that a look at all of them has."""
+        return self.max_length
+
+    def take(self, i: Any, indices: Int[Array, " batch"]) -> PyTree:
+        """The samples of these numbers."""
+        key = jax.random.key(self.seed)
+        if self.numbers is None:
+            make = self.made_by.function
+        else:
+            key = jax.random.fold_in(key, self.numbers[i])
+            task = self.numbers[i] if self.tasks is None else jax.tree.map(itemgetter(i), self.tasks)
+            make = lambda key: self.made_by.function(key, task)
+        return jax.vmap(lambda k: make(jax.random.fold_in(key, k)))(indices)
+
+    def mean(self, loss: Loss, i: Any) -> Float[Array, ""]:
+        """The loss on the first samples of task i as one batch."""
+        return loss(self.take(i, jnp.arange(self.max_length, dtype=jnp.int32)))
+
+
+Data = NoData | Shared | PerTask | Ragged | Sampler
+KINDS = (NoData, Shared, PerTask, Ragged, Sampler)
+MAKERS = "bilevax.shared, per_task, ragged or sampler"
+ENDLESS = 2**31 - 1  # numbers of samples that are made
+
+
+def span(data: Data, i: Any) -> Any:
+    """Among how many samples of task i a draw chooses."""
+    return ENDLESS if isinstance(data, Sampler) else data.length(i)
 
 
 class UnevenBlock(NamedTuple):
@@ -264,7 +319,7 @@ def batch_indices(key: Key[Array, ""], data: Data, i: Int[Array, ""], size: int 
     """`size` samples of task i, uniform with replacement; all of them for `None`."""
     if size is None or isinstance(data, NoData):
         return None
-    return below(jax.random.bits(key, (2, size), np.uint32), data.length(i))
+    return below(jax.random.bits(key, (2, size), np.uint32), span(data, i))
 
 
 def count_samples(data: Data, tasks: Int[Array, " B"], size: int | None) -> Float[Array, ""]:
@@ -280,7 +335,7 @@ def _batches(data: Data, tasks: Int[Array, " B"], words: Words) -> Batches:
     """Samples of each task, uniform with replacement, from as many words; all of them without words."""
     if words.shape[1] == 0:
         return None
-    lengths = jnp.broadcast_to(data.length(tasks), tasks.shape)
+    lengths = jnp.broadcast_to(span(data, tasks), tasks.shape)
     return below(words.reshape(2, len(tasks), -1), lengths[:, None])
 
 

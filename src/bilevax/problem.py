@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree
 from bilevax import arguments, identity, structure
 from bilevax.aside import WholeLoss, bring_back, set_aside
 from bilevax.bounds import Bounds, as_bounds
-from bilevax.draw import Data, NoData, PerTask, Ragged, Samples, Shared, UnevenBlock
+from bilevax.draw import KINDS, MAKERS, Data, NoData, Sampler, Samples, Shared, UnevenBlock
 from bilevax.shards import ALONE, Alone, Shards
 from bilevax.structure import Loss, Structure
 
@@ -43,12 +43,19 @@ def _floating(name: str, tree: PyTree) -> PyTree:
 def _data(name: str, data: Any) -> Data:
     if data is None:
         return NoData()
-    if not isinstance(data, (NoData, Shared, PerTask, Ragged)):
-        raise TypeError(
-            f"{name} must come from bilevax.shared, bilevax.per_task or bilevax.ragged, or be None; "
-            f"got {type(data).__name__}."
-        )
+    if not isinstance(data, KINDS):
+        raise TypeError(f"{name} must come from {MAKERS}, or be None; got {type(data).__name__}.")
     return data
+
+
+def _refuse_twins(upper: Data, lower: Data) -> None:
+    """Refuse samples that are made, and are the same for both losses."""
+    made = [(data.made_by.program, data.seed) for data in (upper, lower) if isinstance(data, Sampler)]
+    if len(made) == 2 and made[0] == made[1]:
+        raise ValueError(
+            f"upper_data and lower_data make the same samples, with seed {made[0][1]}: give one of them another seed=, "
+            "or F would be judged by what y was fitted to."
+        )
 
 
 def _count_tasks(tasks: Any, data: dict[str, Data]) -> int:
@@ -86,7 +93,7 @@ class Problem:
     - `tasks`: a pytree with leading axis m whose i-th slice is handed to the losses as task_i, or the
       number m: task_i is then the index i. Without it the data say how many tasks there are, else one.
       A loss with a method `check(problem)` is shown the finished problem, and may refuse it.
-    - `upper_data`, `lower_data`: from `bilevax.shared`, `per_task`, `ragged`; `None` hands on `None`.
+    - `upper_data`, `lower_data`: from `bilevax.shared`, `per_task`, `ragged`, `sampler`; `None` hands on `None`.
     - `strong_convexity`: λ, with ∇²yy g_i ⪰ λI (Assumption 1).
     - `ridge`: True where g_i is λ/2 ‖y‖² with this very λ plus something convex in y. That part of ∇²yy g_i is
       then known: matrices that are estimated leave it apart, so that it neither fades nor needs a floor.
@@ -149,6 +156,7 @@ class Problem:
         self.strong_convexity, self.shards = strong_convexity, ALONE
         self.upper_data = _data("upper_data", upper_data)
         self.lower_data = _data("lower_data", lower_data)
+        _refuse_twins(self.upper_data, self.lower_data)
         self.num_tasks = _count_tasks(tasks, {"upper_data": self.upper_data, "lower_data": self.lower_data})
         self.tasks = None if tasks is None or isinstance(tasks, (int, np.integer)) else _arrays_of(tasks)
         self.bounds = as_bounds(Bounds() if bounds is None else bounds, self.num_tasks)

@@ -31,7 +31,7 @@ from bilevax.algorithms.parts.hypergradient import Points
 from bilevax.algorithms.parts.three_directions import ThreeDirections, evaluation_cost, points_of, step_along
 from bilevax.algorithms.registry.tuning import STEPS, Tuning, constant_steps
 from bilevax.algorithms.start import all_tasks
-from bilevax.draw import Data, NoData, Ragged, Samples, UnevenBlock
+from bilevax.draw import Data, NoData, Ragged, Sampler, Samples, UnevenBlock
 from bilevax.problem import Problem
 from bilevax.schedule import RateRule
 
@@ -153,12 +153,13 @@ class Half(NamedTuple):
         return estimates, means, lambda keep: tasks.write(table, rows, fresh, keep), jnp.sum(sizes.astype(float))
 
 
-def _refuse_ragged(problem: Problem) -> None:
+def _refuse_others(problem: Problem) -> None:
     for name, data in [("upper_data", problem.upper_data), ("lower_data", problem.lower_data)]:
-        if isinstance(data, Ragged):
+        if isinstance(data, (Ragged, Sampler)):
+            kind = "ragged" if isinstance(data, Ragged) else "made by bilevax.sampler"
             raise ValueError(
                 f"saba keeps a table of fixed blocks of samples, as many for every task: {name} must be bilevax.shared "
-                "or bilevax.per_task; it is ragged. bilevax.srba takes ragged data."
+                f"or bilevax.per_task; it is {kind}. bilevax.srba takes such data."
             )
 
 
@@ -167,7 +168,7 @@ class SABA(ThreeDirections):
 
     def check(self, problem: Problem) -> None:
         """Refuse ragged data."""
-        _refuse_ragged(problem)
+        _refuse_others(problem)
 
     def _halves(self, problem: Problem) -> tuple[Half, Half]:
         return (

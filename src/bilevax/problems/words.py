@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bilevax.draw import NoData, PerTask, Ragged, Shared
+from bilevax.draw import KINDS, MAKERS
 
 
 @contextmanager
@@ -40,8 +40,5 @@ def check_function(name: str, function: Any, of: str) -> Callable[..., Any]:
 
 def check_data(name: str, data: Any) -> None:
     """Refuse what does not hold samples."""
-    if data is not None and not isinstance(data, (NoData, Shared, PerTask, Ragged)):
-        raise TypeError(
-            f"{name} must come from bilevax.shared, bilevax.per_task or bilevax.ragged, or be None; "
-            f"got {type(data).__name__}."
-        )
+    if data is not None and not isinstance(data, KINDS):
+        raise TypeError(f"{name} must come from {MAKERS}, or be None; got {type(data).__name__}.")

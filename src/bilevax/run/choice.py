@@ -1,6 +1,8 @@
 """Which method to run where nobody says: by what a look at all samples costs, next to the budget."""
 
 import functools
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -11,7 +13,7 @@ from bilevax.algorithms.contract import Algorithm
 from bilevax.algorithms.implicit import implicit
 from bilevax.algorithms.ma_soba import ma_soba
 from bilevax.algorithms.parts.stages import stage_sizes
-from bilevax.draw import Data, NoData, Shared
+from bilevax.draw import Data, NoData, Sampler, Shared
 from bilevax.problem import Problem
 from bilevax.run.plan import Budget
 
@@ -20,7 +22,7 @@ PASSES = 20  # over all numbers, in one look
 NUMBERS_A_SECOND = 2e9  # that a processor gets through, about
 
 
-METHODS = {"implicit": implicit, "block_soba": block_soba, "ma_soba": ma_soba}
+METHODS: dict[str, Callable[[], Algorithm]] = {"implicit": implicit, "block_soba": block_soba, "ma_soba": ma_soba}
 
 
 class Choice(NamedTuple):
@@ -40,17 +42,21 @@ def method_of(name: str) -> Algorithm:
 
 
 def _numbers(problem: Problem, data: Data) -> float:
-    """Numbers that all tasks look at in a pass over their samples."""
+    """Numbers that all tasks look at in a pass over their samples; there is no end of those that are made."""
     if isinstance(data, NoData):
         return float(problem.num_tasks * problem.dim_y)
+    if isinstance(data, Sampler):
+        return math.inf
     numbers = float(sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(data.arrays)))
     return numbers * (problem.num_tasks if isinstance(data, Shared) else 1)
 
 
 def _samples(problem: Problem, data: Data) -> float:
-    """Samples of all tasks."""
+    """Samples of all tasks; there is no end of those that are made."""
     if isinstance(data, NoData):
         return 0.0
+    if isinstance(data, Sampler):
+        return math.inf
     first = float(jax.tree.leaves(data.arrays)[0].shape[0])
     if isinstance(data, Shared):
         return first * problem.num_tasks
@@ -72,16 +78,19 @@ def choose_method(problem: Problem, budget: Budget) -> Choice:
     seconds = PASSES * sum(_numbers(problem, data) for data in parts) / NUMBERS_A_SECOND
     count = "one lower problem" if problem.num_tasks == 1 else f"{problem.num_tasks:,} lower problems"
     size = f"{count} with {samples:,.0f} samples in all" if samples else f"{count} without samples"
+    is_endless = math.isinf(samples)
     affordable = (budget.seconds is None or LOOKS * seconds <= budget.seconds) and (
         budget.samples is None or LOOKS * samples <= budget.samples
     )
-    if affordable:
+    if affordable and not is_endless:
         reason = (
             f"The problem has {size}: a look at all of it takes about {seconds:.2g} s. So every step looks at all of "
             "it: Newton steps on the lower problems, L-BFGS on x, and no step sizes (bilevax.implicit)."
         )
         return Choice(method_of("implicit"), (reason, *_words_on_samples(problem)))
     few = f"The problem has {size}: a look at all of it takes about {seconds:.2g} s, too long for {LOOKS} of them."
+    if is_endless:
+        few = f"The problem has {count} with samples that are made when they are drawn: there is no end of them."
     if problem.num_tasks > 1:
         method = "So a step looks at a few tasks and samples, and its steps are found (bilevax.block_soba)."
         return Choice(method_of("block_soba"), (few, method))

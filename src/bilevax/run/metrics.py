@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from bilevax import arguments
 from bilevax.algorithms.contract import Variables
+from bilevax.draw import Sampler
 from bilevax.exact.evaluation import exact
 from bilevax.problem import Problem
 from bilevax.shards import COMMON, ROWS, spread
@@ -60,8 +61,12 @@ def _draw(num_tasks: int, count: int) -> Int[Array, " k"]:
 
 
 def words_on_metrics(problem: Problem) -> tuple[str, ...]:
-    """What is said where not all tasks are looked at."""
-    if tasks_of_metrics(problem) is None:
-        return ()
-    some = f"{EXCERPT:,} of {problem.num_tasks:,} tasks, drawn once"
-    return (f"What is recorded of F is of {some}; objective_error holds its standard error.",)
+    """What is said where not all tasks, or not all samples, are looked at."""
+    told = []
+    if tasks_of_metrics(problem) is not None:
+        some = f"{EXCERPT:,} of {problem.num_tasks:,} tasks, drawn once"
+        told.append(f"What is recorded of F is of {some}; objective_error holds its standard error.")
+    made = [data.max_length for data in (problem.upper_data, problem.lower_data) if isinstance(data, Sampler)]
+    if made:
+        told.append(f"What is recorded of F is of the first {min(made):,} samples that are made; many= asks for more.")
+    return tuple(told)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from bilevax import identity
-from bilevax.draw import NoData, PerTask, Ragged, Shared
+from bilevax.draw import NoData, PerTask, Ragged, Sampler, Shared
 from bilevax.problem import Problem
 from bilevax.shards import AXIS, Alone, Shards
 
@@ -61,9 +62,7 @@ def shard(problem: Problem, mesh: Mesh | None = None) -> Problem:
 def _place(problem: Problem, shards: Shards, own: Sequence[Any]) -> Problem:
     """The problem on all devices, of which this process has some."""
     each = problem.num_tasks // len(own)
-    if problem.tasks is None:  # a loss is told the number of its task, among all
-        before = _everyone(shards, problem.num_tasks)[: jax.process_index()].sum() if shards.is_spread else 0
-        problem = problem.replace(tasks=jnp.arange(before, before + problem.num_tasks, dtype=jnp.int32))
+    problem = _number_tasks(problem, shards)
     longest = max(problem.upper_data.max_length, problem.lower_data.max_length)
     rows = [_most_rows(data, each) for data in (problem.upper_data, problem.lower_data)]
     facts = _everyone(shards, each, longest, *rows)
@@ -85,6 +84,18 @@ def _place(problem: Problem, shards: Shards, own: Sequence[Any]) -> Problem:
     whole = whole.replace(num_tasks=count, shards=shards, **data)
     whole._identity = described
     return whole
+
+
+def _number_tasks(problem: Problem, shards: Shards) -> Problem:
+    """The problem with the numbers of its tasks among all: a loss is told its own, and samples are made by it."""
+    before = int(_everyone(shards, problem.num_tasks)[: jax.process_index()].sum()) if shards.is_spread else 0
+    numbers = jnp.arange(before, before + problem.num_tasks, dtype=jnp.int32)
+    fields: dict[str, Any] = {"tasks": numbers} if problem.tasks is None else {}
+    for name in ("upper_data", "lower_data"):
+        data = getattr(problem, name)
+        if isinstance(data, Sampler) and data.numbers is not None:
+            fields[name] = replace(data, numbers=numbers)
+    return problem.replace(**fields)
 
 
 def _everyone(shards: Shards, *numbers: Any) -> np.ndarray:
@@ -116,8 +127,12 @@ def _piece(problem: Problem, first: int, each: int, *rows: int) -> Problem:
 def _cut_data(data: Any, first: int, each: int, rows: int) -> Any:
     if isinstance(data, (NoData, Shared)):
         return data
+    cut = lambda tree: jax.tree.map(lambda leaf: leaf[first : first + each], tree)
+    if isinstance(data, Sampler):
+        count = None if data.num_tasks is None else each
+        return replace(data, numbers=cut(data.numbers), tasks=cut(data.tasks), num_tasks=count)
     if isinstance(data, PerTask):
-        return PerTask(jax.tree.map(lambda leaf: leaf[first : first + each], data.arrays), each, data.max_length)
+        return PerTask(cut(data.arrays), each, data.max_length)
     offsets = np.asarray(data.offsets)[first : first + each + 1]
 
     def fill(leaf: Any) -> Any:
@@ -132,6 +147,8 @@ def _longest(data: Any, count: int, longest: int) -> Any:
     """Data of all tasks, of which the longest may be another process's."""
     if isinstance(data, (NoData, Shared)):
         return data
+    if isinstance(data, Sampler):
+        return replace(data, num_tasks=None if data.num_tasks is None else count)
     if isinstance(data, PerTask):
         return PerTask(data.arrays, count, data.max_length)
     return Ragged(data.arrays, data.offsets, count, int(longest))
