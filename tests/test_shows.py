@@ -43,7 +43,7 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.parametrize(
-    "pages", [[ROOT / "README.md", ROOT / "docs" / "guide.md"], APPLICATIONS[::2], APPLICATIONS[1::2]]
+    "pages", [[ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "scale.md"], APPLICATIONS[::2], APPLICATIONS[1::2]]
 )
 def test_the_code_of_pages_runs_as_printed(pages, tmp_path):
     """Each page with names of its own; one process for several, which saves imports."""

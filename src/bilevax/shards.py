@@ -7,6 +7,10 @@ as many of every shard. With m and the tasks of a step in equal parts, a task is
 
 The number of shards belongs to the run, the number of processes does not: who has which devices changes neither draws
 nor the order of sums, so 1, 2 and 4 processes with four devices in all give the same bits.
+
+A word between hosts takes milliseconds, a step microseconds. With `sync_every` = k each shard moves its own x by its
+own directions, and only in every k-th step x becomes the mean of theirs (local SGD: Stich, 2019). That is another
+method: where tasks of shards differ, x of a shard drifts towards its own solution in between.
 """
 
 from collections.abc import Callable
@@ -32,6 +36,7 @@ class Alone:
     """All tasks in one part: nobody to agree with."""
 
     count: int = 1
+    sync_every: int = 1
     is_spread: bool = False  # whether several processes have a part
     is_first: bool = True  # whether this process writes what is written once
     own_numbers: tuple[int, ...] = (0,)  # of the parts that this process has
@@ -45,6 +50,10 @@ class Alone:
         return tree
 
     total = largest = smallest = first = mean
+
+    def sometimes(self, step: Any, act: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
+        """What `act` makes of a tree in steps in which all parts agree, the tree as it is in others."""
+        return act(tree)
 
     def on_host(self, tree: PyTree) -> PyTree:
         """What is the same in all parts, of a tree with one for each."""
@@ -79,6 +88,7 @@ class Shards:
     """One part on each device of a mesh with one axis; all functions of a tree are called inside `spread`."""
 
     mesh: Mesh
+    sync_every: int = 1
 
     @property
     def count(self) -> int:
@@ -134,6 +144,12 @@ class Shards:
     def first(self, tree: PyTree) -> PyTree:
         """What the first shard has, for all."""
         return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS)[0], tree)
+
+    def sometimes(self, step: Any, act: Callable[[PyTree], PyTree], tree: PyTree) -> PyTree:
+        """What `act` makes of a tree in every `sync_every`-th step, the tree as it is in others."""
+        if self.sync_every == 1:
+            return act(tree)
+        return jax.lax.cond(step % self.sync_every == 0, act, lambda tree: tree, tree)
 
     def on_host(self, tree: PyTree) -> PyTree:
         """What is the same in all shards, of a tree with a leading axis of them."""

@@ -46,18 +46,22 @@ def test_metrics_are_those_of_all_tasks(problem):
         np.testing.assert_allclose(value(bx.shard(problem), x), value(problem, x), rtol=1e-12)
 
 
-def test_x_moves_by_the_mean_of_the_directions_of_two_runs_on_their_own_tasks(problem):
-    algorithm, step = ALGORITHMS["rsvrb"](), 0.05
-    alone = bx.rsvrb(upper_step=step, lower_step=0.1, mixing=0.2, tasks_per_step=2, batch_size=2)
+def two_runs(alone):
+    """An algorithm on each half of the tasks: the first states, its step, the problems, and the keys of step t."""
     halves = [make_problem(0, TASKS // 2), make_problem(TASKS // 2, TASKS // 2)]
     init_key, step_key = jax.random.split(jax.random.key(0))
     own = lambda key: [jax.random.fold_in(key, k) for k in range(2)]
     states = [alone.init(half, key) for half, key in zip(halves, own(init_key), strict=True)]
-    take = jax.jit(alone.step)
+    return states, jax.jit(alone.step), halves, lambda t: own(jax.random.fold_in(step_key, t))
+
+
+def test_x_moves_by_the_mean_of_the_directions_of_two_runs_on_their_own_tasks(problem):
+    algorithm, step = ALGORITHMS["rsvrb"](), 0.05
+    alone = bx.rsvrb(upper_step=step, lower_step=0.1, mixing=0.2, tasks_per_step=2, batch_size=2)
+    states, take, halves, keys_of = two_runs(alone)
     for t in range(1, STEPS + 1):
         x = states[0].x
-        keys = own(jax.random.fold_in(step_key, t))
-        states = [take(*given)[0] for given in zip(halves, states, keys, strict=True)]
+        states = [take(*given)[0] for given in zip(halves, states, keys_of(t), strict=True)]
         x = x - step * (states[0].own.d + states[1].own.d) / 2
         states = [state._replace(x=x) for state in states]
     together = bx.solve(bx.shard(problem), algorithm, steps=STEPS, metrics=None, progress=False)
@@ -134,3 +138,20 @@ def test_what_cannot_be_split_is_refused(problem, case):
     call, message = BAD[case]
     with pytest.raises((TypeError, ValueError), match=message):
         call(problem)
+
+
+def test_x_is_the_mean_of_the_shards_own_in_every_third_step(problem):
+    algorithm, step, every = ALGORITHMS["rsvrb"](), 0.05, 3
+    alone = bx.rsvrb(upper_step=step, lower_step=0.1, mixing=0.2, tasks_per_step=2, batch_size=2)
+    states, take, halves, keys_of = two_runs(alone)
+    for t in range(1, STEPS + 1):
+        states = [take(*given)[0] for given in zip(halves, states, keys_of(t), strict=True)]
+        if t % every == 0:
+            x = (states[0].x + states[1].x) / 2
+            states = [state._replace(x=x) for state in states]
+    split = bx.shard(problem, sync_every=every)
+    together = bx.solve(split, algorithm, steps=STEPS, metrics=None, progress=False)
+    np.testing.assert_allclose(together.x, x, rtol=0, atol=1e-13)
+    in_every_step = bx.solve(bx.shard(problem), algorithm, steps=STEPS, metrics=None, progress=False)
+    assert together.cost == in_every_step.cost
+    assert np.abs(together.x - in_every_step.x).max() > 1e-6

@@ -41,6 +41,7 @@ class State(NamedTuple):
     optimizer: PyTree
     initial_cost: Cost
     scales: Any = ()  # what rates are made of that were not given; nothing where all were
+    unsaid: Any = ()  # failures and costs since shards last agreed; nothing where they do in every step
 
 
 class Start(NamedTuple):
@@ -166,9 +167,18 @@ def start_optimizer(problem: Problem, optimizer: Optimizer) -> PyTree:
 def move_x(problem: Problem, optimizer: Optimizer, state: State, step: Any, direction: Float[Array, " d"]) -> Move:
     """x_{t+1} = x_t − η d, or x_t plus η times what the optimizer makes of d; of shards, d is the mean of theirs.
 
+    Where shards agree in some steps only, each has an x of its own, which becomes the mean of all in those steps.
     x − η d is finite where η²‖d‖² is, which saves a look at x.
     """
-    direction = problem.shards.mean(direction)
+    shards = problem.shards
+    if shards.sync_every > 1:
+        own = _move_alone(problem, optimizer, state, step, direction)
+        return own._replace(x=shards.sometimes(state.step, shards.mean, own.x))
+    return _move_alone(problem, optimizer, state, step, shards.mean(direction))
+
+
+def _move_alone(problem: Problem, optimizer: Optimizer, state: State, step: Any, direction: Float[Array, " d"]) -> Move:
+    """The step on x along this direction."""
     square = direction @ direction
     if optimizer is None:
         finite = jnp.isfinite(square) & jnp.isfinite(step * step * square)
@@ -188,12 +198,27 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
     return jnp.all(jnp.isfinite(jnp.stack(squares))) if squares else jnp.asarray(True)
 
 
-def agree(problem: Problem, finite: Bool[Array, ""], cost: Cost) -> tuple[Bool[Array, ""], Cost]:
-    """Whether all shards are finite, and what all of them took; one word between them."""
-    if problem.shards.count == 1:
-        return finite, cost
-    bad, *counts = problem.shards.total(jnp.stack([jnp.asarray(part, float) for part in (~finite, *cost)]))
-    return bad == 0, Cost(*counts)
+class Agreement(NamedTuple):
+    """What shards say to one another after a step: is all finite, is this one's step taken, and what all took."""
+
+    finite: Bool[Array, ""]
+    is_taken: Bool[Array, ""]
+    cost: Cost
+    unsaid: Any  # words that wait for the next agreement
+
+
+def agree(problem: Problem, state: State, finite: Bool[Array, ""], cost: Cost) -> Agreement:
+    """One word between shards. Where they agree in some steps only, costs and failures of the others wait for it."""
+    shards = problem.shards
+    if shards.count == 1:
+        return Agreement(finite, finite, cost, state.unsaid)
+    words = jnp.stack([jnp.asarray(part, float) for part in (~finite, *cost)])
+    if shards.sync_every == 1:
+        bad, *counts = shards.total(words)
+        return Agreement(bad == 0, bad == 0, Cost(*counts), state.unsaid)
+    is_due, words = state.step % shards.sync_every == 0, state.unsaid + words
+    bad, *counts = jnp.where(is_due, shards.sometimes(state.step, shards.total, words), 0)
+    return Agreement(bad == 0, jnp.where(is_due, bad == 0, finite), Cost(*counts), jnp.where(is_due, 0, words))
 
 
 def count_cost(
@@ -240,7 +265,8 @@ def assemble(name: str, method: Method, settings: Mapping[str, Any], special: Sp
         own, tables, cost = method.start(problem, key)
         scales, more = method.find_scales(problem, key)
         first = start_optimizer(problem, method.optimizer)
-        return State(jnp.int32(1), problem.x0, own, tables, first, problem.shards.total(cost + more), scales)
+        unsaid = jnp.zeros(1 + len(Cost._fields)) if problem.shards.sync_every > 1 else ()
+        return State(jnp.int32(1), problem.x0, own, tables, first, problem.shards.total(cost + more), scales, unsaid)
 
     def step(problem: Problem, state: Any, key: Key[Array, ""]) -> tuple[Any, Info]:
         if special is not None and isinstance(state, special.state):
@@ -248,16 +274,20 @@ def assemble(name: str, method: Method, settings: Mapping[str, Any], special: Sp
         rates_at = partial(method.rates_at, problem, state)
         move = partial(move_x, problem, method.optimizer, state, rates_at(state.step).upper_step)
         change = method.step(problem, rates_at, state, problem.shards.own_key(key), move)
-        finite = change.move.finite & all_finite(change.watch)
-        finite, cost = agree(problem, finite, change.cost)
+        said = agree(problem, state, change.move.finite & all_finite(change.watch), change.cost)
         x, carried = change.move.x, change.move.optimizer
-        after = State(state.step + 1, x, change.own, (), carried, state.initial_cost, state.scales)
-        reached = jax.tree.map(partial(jnp.where, finite), after, state._replace(tables=()))
-        return reached._replace(tables=change.write(~finite)), Info(cost, finite, change.converged)
+        after = State(state.step, x, change.own, (), carried, state.initial_cost, state.scales, ())
+        reached = jax.tree.map(partial(jnp.where, said.is_taken), after, state._replace(tables=(), unsaid=()))
+        step = state.step + said.finite.astype(jnp.int32)
+        tables = change.write(~said.is_taken)
+        return reached._replace(step=step, tables=tables, unsaid=said.unsaid), Info(
+            said.cost, said.finite, change.converged
+        )
 
     def variables(problem: Problem, state: Any) -> Variables:
         if special is not None and isinstance(state, special.state):
             return special.variables(problem, state)
-        return method.variables(problem, partial(method.rates_at, problem, state), state)
+        reached = method.variables(problem, partial(method.rates_at, problem, state), state)
+        return reached._replace(x=problem.shards.mean(reached.x)) if problem.shards.sync_every > 1 else reached
 
     return Algorithm(name, init, step, variables, settings, on_shards=True)

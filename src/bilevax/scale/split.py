@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from bilevax import identity
+from bilevax import arguments, identity
 from bilevax.draw import NoData, PerTask, Ragged, Sampler, Shared
 from bilevax.problem import Problem
 from bilevax.shards import AXIS, Alone, Shards
@@ -20,7 +20,7 @@ from bilevax.shards import AXIS, Alone, Shards
 SPLIT_FIELDS = ("y0", "tasks", "upper_data", "lower_data", "bounds")
 
 
-def shard(problem: Problem, mesh: Mesh | None = None) -> Problem:
+def shard(problem: Problem, mesh: Mesh | None = None, *, sync_every: int = 1) -> Problem:
     """The problem with its tasks, their data and their state in equal parts, one on each device of a mesh.
 
         x ← x − η · mean over the shards of their directions
@@ -28,6 +28,12 @@ def shard(problem: Problem, mesh: Mesh | None = None) -> Problem:
     - `mesh`: a `jax.sharding.Mesh`; by default all devices. m must be a multiple of its size.
     - With several processes (after `jax.distributed.initialize()`) `problem` holds the tasks of this process alone, as
       many as those of each other; x0, y0 and shared data are the same everywhere. No process ever holds the others'.
+
+    - `sync_every`: shards move x by the mean of their directions in every step; or, with k, each its own x by its own
+      directions, and x becomes the mean of theirs in every k-th step. Between hosts a word takes milliseconds, so this
+      can be a hundred times faster. But it is another method: a shard whose tasks are unlike the others' drifts towards
+      their own solution in between, and where steps are long x ends beside the solution of all. Costs are counted in
+      those k-th steps.
 
     x and shared data are copied to every device. A step draws `tasks_per_step` tasks, as many of each shard, so
     each task is drawn as often as before, and all shards add up one direction. The result depends on the number of
@@ -42,12 +48,13 @@ def shard(problem: Problem, mesh: Mesh | None = None) -> Problem:
         raise TypeError(f"problem must be a bilevax.Problem; got {type(problem).__name__}.")
     if not isinstance(problem.shards, Alone):
         raise ValueError(f"problem must not be split yet; its tasks are on {problem.shards.count} shards.")
+    arguments.count("sync_every", sync_every)
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(f"mesh must be a jax.sharding.Mesh, or left out for all devices; got {type(mesh).__name__}.")
     devices = np.array(jax.devices()) if mesh is None else mesh.devices.reshape(-1)
     if len(devices) == 1:
         return problem
-    shards = Shards(Mesh(devices, (AXIS,)))
+    shards = Shards(Mesh(devices, (AXIS,)), int(sync_every))
     own = [device for device in devices if device.process_index == jax.process_index()]
     if not own:
         raise ValueError("mesh must have a device of every process; it has none of this one.")
@@ -165,4 +172,5 @@ def _describe(problem: Problem, pieces: Sequence[Problem], shards: Shards) -> di
     everyone = _everyone(shards, *digests).reshape(shards.count, -1)
     count = shards.count * pieces[0].num_tasks
     rows = hashlib.sha256(everyone.tobytes()).hexdigest()[:24]
-    return {**common, "rows of the tasks": rows, "number of tasks": str(count), "shards": str(shards.count)}
+    layout = {"shards": str(shards.count), "sync_every": str(shards.sync_every)}
+    return {**common, "rows of the tasks": rows, "number of tasks": str(count), **layout}
