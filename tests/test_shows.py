@@ -42,9 +42,10 @@ for path in sys.argv[1:]:
 """
 
 
-@pytest.mark.parametrize(
-    "pages", [[ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "scale.md"], APPLICATIONS[::2], APPLICATIONS[1::2]]
-)
+GENERAL = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "scale.md"]
+
+
+@pytest.mark.parametrize("pages", [GENERAL, APPLICATIONS[::2], APPLICATIONS[1::2]])
 def test_the_code_of_pages_runs_as_printed(pages, tmp_path):
     """Each page with names of its own; one process for several, which saves imports."""
     codes = [tmp_path / f"{page.stem}.py" for page in pages]
