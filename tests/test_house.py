@@ -16,7 +16,7 @@ from bilevax.algorithms.contract import DESCRIPTIONS
 SOURCE = Path(bilevax.__file__).parent
 FLOORS = [  # from the ground up: a room knows lower floors only; every module and folder has its place here
     {"arguments", "aside", "device", "rows", "lapack", "locks", "pages", "version"},
-    {"identity", "files", "bounds", "chunks", "shards"},
+    {"identity", "files", "bounds", "chunks", "shards", "stored"},
     {"draw"}, {"data", "linear_model"}, {"structure"}, {"problem"}, {"projection", "estimator", "schedule"}, {"tasks"},
     {"curvature"}, {"exact"}, {"scales", "scale"}, {"algorithms"}, {"run"}, {"diagnosis", "trials"},
     {"problems", "datasets"}, {"bilevax"},

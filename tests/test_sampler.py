@@ -46,8 +46,8 @@ def test_a_run_finds_the_minimum_of_the_expectation_by_a_few_samples_in_a_step()
     result = bx.solve(make_problem(), steps=3000, progress=False)
     assert abs(float(result.x[0]) - float(TARGETS.mean())) < 0.1
     assert result.origin["algorithm"] == "block_soba"
-    assert "there is no end of them" in result.explain()
-    assert "first 1,024 samples" in result.explain()
+    assert "samples that are made when they are drawn" in result.explain()
+    assert "of 1,024 samples, always the same" in result.explain()
 
 
 def test_all_samples_are_the_first_of_them():

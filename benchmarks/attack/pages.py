@@ -122,7 +122,7 @@ def _stand_in(self, X, y, X_trusted=None, y_trusted=None):
     self.suspicion_rank_ = 1 + np.argsort(np.argsort(self.weights_))
     self.suggested_labels_ = self.classes_[rng.integers(len(self.classes_), size=X.shape[0])]
     self.suggestion_probabilities_ = rng.random(X.shape[0])
-    self.evidence_ = "nothing was learned."
+    self.evidence_, self.wrong_labels_ = "nothing was learned.", float(np.sum(1 - self.weights_))
     return self
 
 

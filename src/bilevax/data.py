@@ -9,10 +9,12 @@ import numpy as np
 from jaxtyping import Int, Integer, PyTree
 
 from bilevax import arguments, device, identity
-from bilevax.draw import MadeBy, PerTask, Ragged, Sampler, Shared
+from bilevax.draw import MadeBy, PerTask, Ragged, Sampler, Shared, Stored
+from bilevax.stored import Reader, check_sources, is_stored
 
 LARGEST_INDEX = 2**31 - 1  # samples are found by whole numbers of 32 bits
-ADVICE = "Hold fewer samples, or numbers of fewer bits."
+MANY = 4096  # samples of a task that are looked at where all are asked for and they are not in memory
+ADVICE = "Hold fewer samples or numbers of fewer bits, or leave them on disk: numpy.load(path, mmap_mode='r')."
 
 
 def _arrays(name: str, arrays: PyTree) -> PyTree:
@@ -45,28 +47,83 @@ def _length(name: str, arrays: PyTree, what: str, axis: int = 0) -> int:
     return length
 
 
-def shared(arrays: PyTree) -> Shared:
+def _stored(name: str, arrays: PyTree) -> list[Any] | None:
+    """The leaves, with their places, of data that are not in memory; None where they are. Some of each are refused."""
+    leaves = jax.tree_util.tree_leaves_with_path(arrays, is_leaf=is_stored)
+    kinds = {is_stored(leaf) for _, leaf in leaves}
+    if kinds == {True, False}:
+        listed = ", ".join(f"{jax.tree_util.keystr(path)} {'on disk' if is_stored(leaf) else 'in memory'}"
+                           for path, leaf in leaves)  # fmt: skip
+        raise ValueError(f"{name} must be in memory as a whole, or not at all; got {listed}.")
+    return leaves if kinds == {True} else None
+
+
+def shared(arrays: PyTree, *, many: int = MANY) -> Shared | Stored:
     """Samples that all tasks draw from: a pytree of arrays (N, ...).
 
+    Arrays may be in memory, or stay where they are: memory-mapped files (`numpy.load(path, mmap_mode="r")`), arrays of
+    Zarr or h5py, columns of Arrow, or any object with a length and rows by number. Then the host reads what steps draw,
+    and whoever asks for all samples (recorded values of F, starts, `batch_size=None`) gets `many` of them at equal
+    distances, all where there are no more. They are not looked at beforehand: numbers that are not finite end a run.
+
     >>> bx.shared({"features": A, "label": b})
+    >>> bx.shared({"features": np.load("features.npy", mmap_mode="r"), "label": np.load("label.npy", mmap_mode="r")})
     """
+    arguments.count("many", many, most=LARGEST_INDEX)
+    leaves = _stored("shared(arrays)", arrays)
+    if leaves is not None:
+        total = _total("shared(arrays)", leaves)
+        return Stored(None, Reader(arrays), None, total, int(many))
     length = _length("shared(arrays)", arrays, "one sample")
     return Shared(_arrays("shared(arrays)", arrays), length)
 
 
-def per_task(arrays: PyTree) -> PerTask:
-    """The same number of samples for each task: a pytree of arrays (m, N, ...)."""
+def _total(name: str, leaves: list[Any]) -> int:
+    """The number of rows of data that are not in memory, once it is known to be small enough to be drawn from."""
+    total = check_sources(name, leaves)
+    if total > LARGEST_INDEX:
+        raise ValueError(f"{name} must have at most {LARGEST_INDEX} samples to draw from; got {total}.")
+    return total
+
+
+def per_task(arrays: PyTree, *, many: int = MANY) -> PerTask | Stored:
+    """The same number of samples for each task: a pytree of arrays (m, N, ...).
+
+    Memory-mapped files may be larger than memory, as in `bilevax.shared`.
+    """
+    arguments.count("many", many, most=LARGEST_INDEX)
+    leaves = _stored("per_task(arrays)", arrays)
+    if leaves is not None:
+        return _stored_per_task(arrays, leaves, int(many))
     tasks = _length("per_task(arrays)", arrays, "one task")
     length = _length("per_task(arrays)", arrays, "one sample for each task", axis=1)
     return PerTask(_arrays("per_task(arrays)", arrays), tasks, length)
 
 
-def ragged(arrays: PyTree, offsets: Int[Any, " m+1"]) -> Ragged:
+def _stored_per_task(arrays: PyTree, leaves: list[Any], many: int) -> Stored:
+    for path, leaf in leaves:
+        if not isinstance(leaf, np.memmap) or leaf.ndim < 2 or not leaf.flags.c_contiguous:
+            where = "per_task(arrays)" + jax.tree_util.keystr(path)
+            raise TypeError(f"{where} must be a memory-mapped array (m, N, ...); bilevax.ragged takes other objects.")
+    m, n = {leaf.shape[:2] for _, leaf in leaves}.pop()
+    if {leaf.shape[:2] for _, leaf in leaves} != {(m, n)} or not m * n:
+        shapes = ", ".join(str(leaf.shape) for _, leaf in leaves)
+        raise ValueError(
+            f"per_task(arrays) must have arrays (m, N, ...) with the same m and N, none zero; got {shapes}."
+        )
+    flat = jax.tree.map(lambda leaf: leaf.reshape(m * n, *leaf.shape[2:]), arrays)
+    return Stored(None, Reader(flat, n * np.arange(m, dtype=np.int64)), m, n, many)
+
+
+def ragged(arrays: PyTree, offsets: Int[Any, " m+1"], *, many: int = MANY) -> Ragged | Stored:
     """Samples of all tasks one behind the other, (total, ...); `offsets` (m + 1) says where each starts.
 
-    Task i owns rows `offsets[i]` to `offsets[i + 1] - 1`.
+    Task i owns rows `offsets[i]` to `offsets[i + 1] - 1`. Arrays may stay on disk, as in `bilevax.shared`.
     """
-    total = _length("ragged(arrays)", arrays, "one sample")
+    arguments.count("many", many, most=LARGEST_INDEX)
+    leaves = _stored("ragged(arrays)", arrays)
+    stored = leaves is not None
+    total = check_sources("ragged(arrays)", leaves) if leaves else _length("ragged(arrays)", arrays, "one sample")
     bounds = _whole("ragged(offsets)", offsets)
     if bounds[0] != 0 or bounds[-1] != total:
         raise ValueError(
@@ -76,6 +133,9 @@ def ragged(arrays: PyTree, offsets: Int[Any, " m+1"]) -> Ragged:
     if lengths.min() < 1:
         empty = int(np.argmin(lengths))
         raise ValueError(f"every task needs at least one sample; ragged(offsets) gives task {empty} {lengths[empty]}.")
+    if stored:
+        own = jnp.asarray(lengths, jnp.int32)
+        return Stored(own, Reader(arrays, bounds[:-1].astype(np.int64)), len(lengths), int(lengths.max()), int(many))
     return Ragged(_arrays("ragged(arrays)", arrays), jnp.asarray(bounds, jnp.int32), len(lengths), int(lengths.max()))
 
 

@@ -2,13 +2,14 @@
 
 A loss sees a batch: the same pytree as the data, its leaves cut to (batch, ...). All kinds of data offer the same
 three things: `length(i)` samples of task i, `take(i, indices)` a batch, and `mean(loss, i)` the mean of a loss over
-every sample of task i. `bilevax.data` makes them from what a user gives.
+every sample of task i, or over some where not all can be looked at (`is_partly_seen`). `bilevax.data` makes them from
+what a user gives.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 
 from bilevax import arguments
 from bilevax.shards import Alone, Shards
+from bilevax.stored import Reader
 
 Loss = Callable[[Any], Float[Array, ""]]
 FEW_TASKS = 10  # that a step draws where nobody says how many
@@ -29,6 +31,7 @@ class NoData:
 
     max_length: int = field(default=1, metadata={"static": True})
     num_tasks: int | None = field(default=None, metadata={"static": True})
+    is_partly_seen: ClassVar[bool] = False
 
     def length(self, i: Any) -> int:
         """One: the loss itself is the only sample."""
@@ -50,6 +53,7 @@ class Shared:
     arrays: PyTree
     max_length: int = field(metadata={"static": True})
     num_tasks: int | None = field(default=None, metadata={"static": True})
+    is_partly_seen: ClassVar[bool] = False
 
     def length(self, i: Any) -> int:
         """N, for every task."""
@@ -72,6 +76,7 @@ class PerTask:
     arrays: PyTree
     num_tasks: int = field(metadata={"static": True})
     max_length: int = field(metadata={"static": True})
+    is_partly_seen: ClassVar[bool] = False
 
     def length(self, i: Any) -> int:
         """N, for every task."""
@@ -95,6 +100,7 @@ class Ragged:
     offsets: Int[Array, " m+1"]
     num_tasks: int = field(metadata={"static": True})
     max_length: int = field(metadata={"static": True})
+    is_partly_seen: ClassVar[bool] = False
 
     def length(self, i: Any) -> Int[Array, "..."]:
         """The number of samples of task i."""
@@ -140,6 +146,7 @@ class Sampler:
     seed: int = field(metadata={"static": True})
     max_length: int = field(metadata={"static": True})
     num_tasks: int | None = field(metadata={"static": True})
+    is_partly_seen: ClassVar[bool] = True
 
     def length(self, i: Any) -> int:
         """Samples that a look at all of them has."""
@@ -161,15 +168,101 @@ class Sampler:
         return loss(self.take(i, jnp.arange(self.max_length, dtype=jnp.int32)))
 
 
-Data = NoData | Shared | PerTask | Ragged | Sampler
-KINDS = (NoData, Shared, PerTask, Ragged, Sampler)
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Stored:
+    """Samples that are not in memory: the host reads those that were drawn. Shared by all tasks, or each its own.
+
+    Who asks for all samples of a task gets them, or, where they are more than `many`, so many at equal distances.
+    """
+
+    lengths: Int[Array, " m"] | None  # of the tasks; None where all have as many
+    reader: Reader = field(metadata={"static": True})
+    num_tasks: int | None = field(metadata={"static": True})
+    longest: int = field(metadata={"static": True})
+    many: int = field(metadata={"static": True})
+
+    @property
+    def max_length(self) -> int:
+        """Samples that a look at all of them has, at most."""
+        return min(self.longest, self.many)
+
+    @property
+    def is_partly_seen(self) -> bool:
+        """Whether a look at all samples has some of them only."""
+        return self.longest > self.many
+
+    def span(self, i: Any) -> Any:
+        """The number of samples of task i."""
+        return self.longest if self.lengths is None else self.lengths[i]
+
+    def length(self, i: Any) -> Any:
+        """Samples that a look at all of them has."""
+        return jnp.minimum(self.span(i), self.many)
+
+    def take(self, i: Any, indices: Int[Array, "..."]) -> PyTree:
+        """The samples of task i at `indices`, counted from its first."""
+        return self.reader.take(jnp.broadcast_to(jnp.asarray(i, jnp.int32), indices.shape[:-1]), indices)
+
+    def mean(self, loss: Loss, i: Any) -> Float[Array, ""]:
+        """The loss on all samples of task i as one batch; sample by sample where tasks differ in length."""
+        positions = jnp.arange(self.max_length, dtype=jnp.int32)
+        spread_out = lambda k, total: (k.astype(float) * (total / self.many)).astype(jnp.int32)
+        if self.lengths is None:
+            return loss(self.take(i, positions if self.longest <= self.many else spread_out(positions, self.longest)))
+        total = self.span(i)
+        inside = positions < self.length(i)
+        where = jnp.where(total > self.many, spread_out(positions, total.astype(float)), positions)
+        rows = self.take(i, jnp.where(inside, where, 0))
+        losses = jax.vmap(lambda row: loss(jax.tree.map(lambda leaf: leaf[None], row)))(rows)
+        return jnp.sum(jnp.where(inside, losses, 0)) / self.length(i).astype(losses.dtype)
+
+
+class Fetched(NamedTuple):
+    """A batch that is there already, in the place of the numbers of its samples."""
+
+    batch: PyTree
+
+
+class NotAheadError(Exception):
+    """A step draws samples in a way that cannot be known before the step is taken."""
+
+
+class DrawnAhead:
+    """Stored samples inside a step whose draws are known before it is taken; see `bilevax.run.ahead`.
+
+    `hand_out` sees the draws of the step in their order, and returns what stands for them.
+    """
+
+    is_partly_seen = True
+
+    def __init__(self, data: Stored, hand_out: Callable[[Int[Array, " B"], Int[Array, "B batch"]], Any]):
+        self.data, self.hand_out = data, hand_out
+        self.num_tasks, self.max_length, self.length, self.span = (
+            data.num_tasks,
+            data.max_length,
+            data.length,
+            data.span,
+        )
+
+    def take(self, i: Any, indices: Any) -> PyTree:
+        """Draws are only handed out as a whole."""
+        raise NotAheadError
+
+    mean = take
+
+
+Data = NoData | Shared | PerTask | Ragged | Sampler | Stored | DrawnAhead
+KINDS = (NoData, Shared, PerTask, Ragged, Sampler, Stored)
 MAKERS = "bilevax.shared, per_task, ragged or sampler"
 ENDLESS = 2**31 - 1  # numbers of samples that are made
 
 
 def span(data: Data, i: Any) -> Any:
     """Among how many samples of task i a draw chooses."""
-    return ENDLESS if isinstance(data, Sampler) else data.length(i)
+    if isinstance(data, Sampler):
+        return ENDLESS
+    return data.span(i) if isinstance(data, (Stored, DrawnAhead)) else data.length(i)
 
 
 class UnevenBlock(NamedTuple):
@@ -183,9 +276,14 @@ class UnevenBlock(NamedTuple):
     share: Float[Array, ""]
 
 
-Indices = Int[Array, " batch"] | None  # None: every sample there is
+Indices = Int[Array, " batch"] | Fetched | None  # None: every sample there is
 Samples = Indices | UnevenBlock
-Batches = Int[Array, "B batch"] | None  # the same for several tasks
+Batches = Int[Array, "B batch"] | Fetched | None  # the same for several tasks
+
+
+def numbers_of(samples: Indices | Batches) -> Int[Array, "..."] | None:
+    """The numbers of samples; `None` where there are none, or nobody needs them any more."""
+    return None if isinstance(samples, Fetched) else samples
 
 
 class Source(Protocol):
@@ -319,6 +417,8 @@ def batch_indices(key: Key[Array, ""], data: Data, i: Int[Array, ""], size: int 
     """`size` samples of task i, uniform with replacement; all of them for `None`."""
     if size is None or isinstance(data, NoData):
         return None
+    if isinstance(data, DrawnAhead):
+        raise NotAheadError
     return below(jax.random.bits(key, (2, size), np.uint32), span(data, i))
 
 
@@ -336,7 +436,8 @@ def _batches(data: Data, tasks: Int[Array, " B"], words: Words) -> Batches:
     if words.shape[1] == 0:
         return None
     lengths = jnp.broadcast_to(span(data, tasks), tasks.shape)
-    return below(words.reshape(2, len(tasks), -1), lengths[:, None])
+    indices = below(words.reshape(2, len(tasks), -1), lengths[:, None])
+    return data.hand_out(tasks, indices) if isinstance(data, DrawnAhead) else indices
 
 
 def draw_step(source: Source, sampling: Sampling, key: Key[Array, ""]) -> Draw:
@@ -361,7 +462,9 @@ def draw_step(source: Source, sampling: Sampling, key: Key[Array, ""]) -> Draw:
         weights = 1 / (size * jnp.asarray(sampling.probabilities, source.x0.dtype)[tasks])
         same = tasks[:, None] == tasks[None, :] if size > 1 else None
     lower = _batches(source.lower_data, tasks, for_lower)
-    repeats = same is not None and lower is not None
+    entries = numbers_of(lower)
+    if same is not None and entries is not None:
+        entries = jnp.broadcast_to(entries.reshape(1, -1), (size, entries.size))
     return Draw(
         tasks=tasks,
         weights=weights,
@@ -369,7 +472,7 @@ def draw_step(source: Source, sampling: Sampling, key: Key[Array, ""]) -> Draw:
         lower=lower,
         direction_tasks=distinct_tasks(for_direction, m),
         same=same,
-        entries=jnp.broadcast_to(lower.reshape(1, -1), (size, lower.size)) if repeats else lower,  # type: ignore[union-attr]
+        entries=entries,
     )
 
 

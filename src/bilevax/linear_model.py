@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from bilevax import arguments
 from bilevax import rows as sparse
+from bilevax.draw import Indices
 from bilevax.rows import SparseRows
 
 
@@ -105,7 +106,7 @@ def features(problem: Any) -> Float[Array, "n dy"] | SparseRows:
     return data_of(problem)["features"]
 
 
-def rows_at(problem: Any, entries: Int[Array, " e"] | None) -> Float[Array, "e dy"]:
+def rows_at(problem: Any, entries: Indices) -> Float[Array, "batch dy"]:
     """The rows of A at some entries, as an array."""
     if entries is None:
         return sparse.dense(features(problem))
@@ -125,7 +126,7 @@ def low_rank(rows: Float[Array, "e dy"], weights: Float[Array, " e"]) -> Float[A
     return jax.lax.dot_general(rows * weights[:, None], rows, (((0,), (0,)), ((), ())))
 
 
-def factors_at(problem: Any, i: Any, indices: Int[Array, " batch"] | None, x: Array, y: Array) -> Factors:
+def factors_at(problem: Any, i: Any, indices: Indices, x: Array, y: Array) -> Factors:
     """q and c of task i on a batch, or on all samples, at a point."""
     batch, model = data_of(problem), problem.lower
     if indices is not None:

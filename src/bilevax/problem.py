@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree
 from bilevax import arguments, identity, structure
 from bilevax.aside import WholeLoss, bring_back, set_aside
 from bilevax.bounds import Bounds, as_bounds
-from bilevax.draw import KINDS, MAKERS, Data, NoData, Sampler, Samples, Shared, UnevenBlock
+from bilevax.draw import KINDS, MAKERS, Data, Fetched, NoData, Sampler, Samples, Shared, UnevenBlock
 from bilevax.shards import ALONE, Alone, Shards
 from bilevax.structure import Loss, Structure
 
@@ -285,6 +285,8 @@ class Problem:
 
     def _mean_loss(self, loss: Loss, data: Data, x: X, y: Y, i: Any, samples: Samples) -> Float[Array, ""]:
         on_batch = partial(loss, self.unravel_x(x), self.unravel_y(y), self.task(i))
+        if isinstance(samples, Fetched):
+            return on_batch(samples.batch)
         if isinstance(samples, UnevenBlock):
             most, last = (on_batch(data.take(i, part)) for part in (samples.indices, samples.last))
             return (1 - samples.share) * most + samples.share * last

@@ -26,7 +26,7 @@ from bilevax.algorithms.parts.all_tasks import AllTasks, Rows, common, lower_gra
 from bilevax.algorithms.registry.tuning import FALLING_MIXED_STEPS, ROOT, Tuning, root_steps
 from bilevax.algorithms.start import all_tasks, first_points
 from bilevax.curvature.contract import Curvature, Sample, Second, Update
-from bilevax.draw import Indices
+from bilevax.draw import Indices, numbers_of
 from bilevax.problem import Problem
 from bilevax.schedule import RateRule, power
 
@@ -87,11 +87,11 @@ class STABLE(AllTasks):
                 jax.tree.map(storm(rates.mixing.g_xy), fresh.cross, old.cross),
                 jax.tree.map(storm(rates.mixing.g_yy), fresh.hessian, old.hessian),
             )
-            return curvature.update(problem, rates, VH, new, Update(v, problem.bounds_of(i), zeta))
+            return curvature.update(problem, rates, VH, new, Update(v, problem.bounds_of(i), numbers_of(zeta)))
 
-        current = tasks.read(own.VH, numbers, zeta)
+        current = tasks.read(own.VH, numbers, numbers_of(zeta))
         after = jax.vmap(learn)(numbers, own.y, own.y_before, f_y, zeta, current)
-        VH = tasks.write(own.VH, numbers, after, jnp.asarray(False), zeta)
+        VH = tasks.write(own.VH, numbers, after, jnp.asarray(False), numbers_of(zeta))
         whole = jax.vmap(lambda own: curvature.factor(problem, own))(tasks.read(VH, numbers))
         corrections = jax.vmap(lambda own, v: curvature.correction(problem, own, v))(whole, f_y)
         x_after = move(jnp.mean(f_x - corrections, axis=0))

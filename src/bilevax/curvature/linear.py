@@ -21,7 +21,7 @@ from bilevax import lapack
 from bilevax import rows as sparse
 from bilevax.bounds import Bounds
 from bilevax.curvature.contract import Curvature, Drift, Sample, Second, Sleepers, Update, Visit
-from bilevax.draw import AtEntries, Indices
+from bilevax.draw import AtEntries
 from bilevax.linear_model import Factors, factors_at, features, low_rank, rows_at, sum_repeats
 from bilevax.problem import Problem
 from bilevax.schedule import Mixing, Rates
@@ -45,7 +45,12 @@ def ceiling(q: Array, rows: Float[Array, "e dy"], bounds: Bounds) -> Array:
 
 
 def update_factors(
-    kept: Linear, new: Factors, entries: Indices, rows: Float[Array, "e dy"], mixing: Mixing, bounds: Bounds
+    kept: Linear,
+    new: Factors,
+    entries: Int[Array, " e"] | None,
+    rows: Float[Array, "e dy"],
+    mixing: Mixing,
+    bounds: Bounds,
 ) -> tuple[ScaledRow, ScaledRow, Float[Array, " e"]]:
     """Lines 6 and 7 of Algorithm 2: q and c of a drawn task, and the change of c for each of the given rows."""
     new_q, _ = sum_repeats(entries, new.q)

@@ -12,7 +12,6 @@ from jaxtyping import Array, Float
 
 from bilevax import arguments, device
 from bilevax.bounds import Bounds
-from bilevax.data import shared
 from bilevax.draw import Shared
 from bilevax.problem import Problem
 
@@ -77,7 +76,7 @@ def _noise(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]], varianc
         values = rng.normal(size=(size, *shape))
         values -= values.mean(axis=0)
         held[name] = jnp.asarray(values * np.sqrt(variance) / values.std(axis=0))
-    return shared(held)
+    return Shared(held, size)
 
 
 @arguments.known_keywords

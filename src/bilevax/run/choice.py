@@ -13,7 +13,7 @@ from bilevax.algorithms.contract import Algorithm
 from bilevax.algorithms.implicit import implicit
 from bilevax.algorithms.ma_soba import ma_soba
 from bilevax.algorithms.parts.stages import stage_sizes
-from bilevax.draw import Data, NoData, Sampler, Shared
+from bilevax.draw import Data, DrawnAhead, NoData, Sampler, Shared, Stored
 from bilevax.problem import Problem
 from bilevax.run.plan import Budget
 
@@ -42,21 +42,27 @@ def method_of(name: str) -> Algorithm:
 
 
 def _numbers(problem: Problem, data: Data) -> float:
-    """Numbers that all tasks look at in a pass over their samples; there is no end of those that are made."""
+    """Numbers that all tasks look at in a pass over their samples; no end where not all are ever seen."""
     if isinstance(data, NoData):
         return float(problem.num_tasks * problem.dim_y)
-    if isinstance(data, Sampler):
+    if isinstance(data, (Sampler, DrawnAhead)) or data.is_partly_seen:
         return math.inf
+    if isinstance(data, Stored):
+        return float(data.reader.total * sum(np.prod(kind.shape) for kind in data.reader.kinds)) * (
+            problem.num_tasks if data.num_tasks is None else 1
+        )
     numbers = float(sum(np.prod(leaf.shape) for leaf in jax.tree.leaves(data.arrays)))
     return numbers * (problem.num_tasks if isinstance(data, Shared) else 1)
 
 
 def _samples(problem: Problem, data: Data) -> float:
-    """Samples of all tasks; there is no end of those that are made."""
+    """Samples of all tasks; no end where not all are ever seen."""
     if isinstance(data, NoData):
         return 0.0
-    if isinstance(data, Sampler):
+    if isinstance(data, (Sampler, DrawnAhead)) or data.is_partly_seen:
         return math.inf
+    if isinstance(data, Stored):
+        return float(data.reader.total * (problem.num_tasks if data.num_tasks is None else 1))
     first = float(jax.tree.leaves(data.arrays)[0].shape[0])
     if isinstance(data, Shared):
         return first * problem.num_tasks
@@ -90,7 +96,7 @@ def choose_method(problem: Problem, budget: Budget) -> Choice:
         return Choice(method_of("implicit"), (reason, *_words_on_samples(problem)))
     few = f"The problem has {size}: a look at all of it takes about {seconds:.2g} s, too long for {LOOKS} of them."
     if is_endless:
-        few = f"The problem has {count} with samples that are made when they are drawn: there is no end of them."
+        few = f"The problem has {count} with samples that are made when they are drawn, or too many on a disk."
     if problem.num_tasks > 1:
         method = "So a step looks at a few tasks and samples, and its steps are found (bilevax.block_soba)."
         return Choice(method_of("block_soba"), (few, method))

@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Int
 
 from bilevax import arguments
 from bilevax.algorithms.contract import Variables
-from bilevax.draw import Sampler
 from bilevax.exact.evaluation import exact
 from bilevax.problem import Problem
 from bilevax.shards import COMMON, ROWS, spread
@@ -66,7 +65,7 @@ def words_on_metrics(problem: Problem) -> tuple[str, ...]:
     if tasks_of_metrics(problem) is not None:
         some = f"{EXCERPT:,} of {problem.num_tasks:,} tasks, drawn once"
         told.append(f"What is recorded of F is of {some}; objective_error holds its standard error.")
-    made = [data.max_length for data in (problem.upper_data, problem.lower_data) if isinstance(data, Sampler)]
-    if made:
-        told.append(f"What is recorded of F is of the first {min(made):,} samples that are made; many= asks for more.")
+    seen = [data.max_length for data in (problem.upper_data, problem.lower_data) if data.is_partly_seen]
+    if seen:
+        told.append(f"What is recorded of F is of {min(seen):,} samples, always the same ones; many= asks for more.")
     return tuple(told)

@@ -15,6 +15,7 @@ from bilevax import device
 from bilevax.algorithms.contract import Algorithm, Cost, Variables
 from bilevax.problem import Problem
 from bilevax.run import watch
+from bilevax.run.ahead import ReadAhead
 from bilevax.run.guard import Guard
 from bilevax.run.plan import RUN_COLUMNS, Metrics, Plan, evaluate, start_of
 from bilevax.run.result import Result
@@ -44,6 +45,7 @@ class Run:
     guard: Guard | None = None
     notes: tuple[str, ...] = ()
     trial: Mapping[str, Any] | None = None  # what the metrics returned at x0 and y0, until the first record
+    ahead: ReadAhead | None = None  # where samples are on a disk
     saved: "Run | None" = None  # as it was at the last record: a chunk that raises takes its state with it
 
     def record(self, metrics: Metrics | None) -> None:
@@ -114,6 +116,11 @@ class Run:
         self.seconds += spent
         return spent
 
+    def close(self) -> None:
+        """Nothing is read ahead any more."""
+        if self.ahead is not None:
+            self.ahead.close()
+
     def chunk_size(self, plan: Plan) -> int:
         until_record = plan.steps_to_record(self.steps)
         limit = CHUNK_SECONDS
@@ -121,12 +128,17 @@ class Run:
             limit = min(limit, plan.budget.seconds - self.seconds)
         by_time = 8 if math.isnan(self.pace) else int(limit / max(self.pace, 1e-9))
         until_look = math.inf if self.guard is None else self.guard.steps_left(self)
-        return max(1, int(min(plan.budget.steps_left(self), until_record, by_time, until_look)))
+        in_window = math.inf if self.ahead is None else self.ahead.steps_left(self.steps)
+        return max(1, int(min(plan.budget.steps_left(self), until_record, by_time, until_look, in_window)))
+
+    def _problem_of_loop(self) -> Problem:
+        """The problem, with the samples of the next steps where they are read ahead."""
+        return self.problem if self.ahead is None else self.ahead.problem_at(self.steps + 1)
 
     def _no_steps(self) -> tuple[Any, ...]:
         """What the loop is called with to take no step."""
         none = jnp.int32(0)
-        return self.problem, self.state, self.key, none, none, jnp.asarray(0, float)
+        return self._problem_of_loop(), self.state, self.key, none, none, jnp.asarray(0, float)
 
     def inspect(self, loop: Any) -> None:
         """Trace a step, so that one that breaks the contract is refused before anything long; JAX keeps the trace."""
@@ -141,7 +153,7 @@ class Run:
         limits = jnp.int32(self.steps + 1), jnp.int32(n), jnp.asarray(samples, float)
         begun = time.perf_counter()
         state, costs, taken, finite, converged = jax.block_until_ready(
-            loop(self.problem, self.state, self.key, *limits)
+            loop(self._problem_of_loop(), self.state, self.key, *limits)
         )
         spent = self.spend(begun)
         done = np.asarray(costs, float)[: int(taken)]

@@ -26,6 +26,7 @@ from bilevax.algorithms.contract import (
 from bilevax.algorithms.frame import rate_at
 from bilevax.problem import Problem
 from bilevax.run import terminal
+from bilevax.run.ahead import at_step, read_ahead
 from bilevax.run.checkpoint import Checkpoints, NoCheckpoints, in_folder
 from bilevax.run.choice import METHODS, choose_method, method_of
 from bilevax.run.guard import Guard
@@ -76,13 +77,14 @@ def _begin(
         trace = Trace([dict(row) for row in resume.trace.rows], dict(resume.trace.settings))
         own = resume.notes[: len(resume.notes) - (len(guard.notes) if guard else 0)]  # a guard has its own
         of_all |= {"steps": resume.steps, "cost": resume.cost, "seconds": resume.seconds, "guard": guard, "notes": own}
-        run = Run(**of_all, state=state, trace=trace)
+        run = Run(**of_all, state=state, trace=trace, ahead=read_ahead(problem, algorithm, step_key, state))
         _rehearse(run, plan)
         return run
     like = _start_for(algorithm, _traced_start, problem, init_key).out_info
     settings = {name: str(value) for name, value in algorithm.settings.items()}
     trace = Trace(settings={"algorithm": algorithm.name, "seed": seed, **settings})
-    run = Run(**of_all, state=like, trace=trace, steps=0, cost=Cost(0, 0, 0), seconds=0.0)
+    ahead = read_ahead(problem, algorithm, step_key, like)
+    run = Run(**of_all, state=like, trace=trace, steps=0, cost=Cost(0, 0, 0), seconds=0.0, ahead=ahead)
     _rehearse(run, plan)
     init = run.compiled_start(problem, init_key)
     begun = time.perf_counter()
@@ -176,7 +178,8 @@ def _loop_of(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
 
         def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             state, costs, used, k, _, _ = carry
-            state, info = check_step(name, state, step(problem, state, jax.random.fold_in(key, t + k)))
+            now = at_step(problem, t + k)
+            state, info = check_step(name, state, step(now, state, jax.random.fold_in(key, t + k)))
             cost, finite = Cost(*(jnp.asarray(count, float) for count in info.cost)), jnp.asarray(info.finite)
             costs, taken = costs.at[k].set(jnp.stack(cost)), k + finite.astype(jnp.int32)
             return state, costs, used + cost.samples, taken, finite, jnp.asarray(info.converged)
@@ -356,6 +359,7 @@ def solve(
                 if run.trace.rows[-1]["step"] != run.steps:
                     run.record(metrics)
             except BaseException as error:
+                run.close()
                 if problem.shards.is_spread:  # what was reached is in all processes, and one of them may be gone
                     error.add_note(f"A process of this run has died or hangs, or had this error. {checkpoints.words()}")
                     raise
@@ -363,6 +367,7 @@ def solve(
                 if hasattr(error, "result"):
                     checkpoints.write(error.result)
                 raise
+            run.close()
             end, words = run.state, ""
             if run.guard is not None and iterate == "last" and status != "target":
                 end, words = run.guard.choose_end(run)

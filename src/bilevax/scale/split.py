@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from bilevax import arguments, identity
-from bilevax.draw import NoData, PerTask, Ragged, Sampler, Shared
+from bilevax.draw import NoData, PerTask, Ragged, Sampler, Shared, Stored
 from bilevax.problem import Problem
 from bilevax.shards import AXIS, Alone, Shards
 
@@ -49,6 +49,9 @@ def shard(problem: Problem, mesh: Mesh | None = None, *, sync_every: int = 1) ->
     if not isinstance(problem.shards, Alone):
         raise ValueError(f"problem must not be split yet; its tasks are on {problem.shards.count} shards.")
     arguments.count("sync_every", sync_every)
+    for name in ("upper_data", "lower_data"):
+        if isinstance(getattr(problem, name), Stored):
+            raise TypeError(f"{name} must be in memory where tasks are on several shards; it is on disk.")
     if mesh is not None and not isinstance(mesh, Mesh):
         raise TypeError(f"mesh must be a jax.sharding.Mesh, or left out for all devices; got {type(mesh).__name__}.")
     devices = np.array(jax.devices()) if mesh is None else mesh.devices.reshape(-1)
