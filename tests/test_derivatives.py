@@ -7,7 +7,7 @@ import pytest
 from reference.logistic import Model
 
 from bilevax.algorithms.parts import hypergradient
-from bilevax.draw import UnevenBlock
+from bilevax.samples import UnevenBlock
 
 
 @pytest.mark.parametrize("indices", [[0, 3, 3], None], ids=["batch", "all"])

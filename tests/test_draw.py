@@ -11,7 +11,7 @@ from reference.logistic import Model
 
 import bilevax as bx
 from bilevax import draw
-from bilevax.draw import NoData
+from bilevax.samples import NoData
 
 DRAWS = 40_000
 

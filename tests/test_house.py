@@ -17,8 +17,9 @@ SOURCE = Path(bilevax.__file__).parent
 FLOORS = [  # from the ground up: a room knows lower floors only; every module and folder has its place here
     {"arguments", "aside", "device", "rows", "lapack", "locks", "pages", "version"},
     {"identity", "files", "bounds", "chunks", "shards", "stored"},
-    {"draw"}, {"data", "linear_model"}, {"structure"}, {"problem"}, {"projection", "estimator", "schedule"}, {"tasks"},
-    {"curvature"}, {"exact"}, {"scales", "scale"}, {"algorithms"}, {"run"}, {"diagnosis", "trials"},
+    {"samples"}, {"draw"}, {"data", "linear_model"}, {"structure"}, {"problem"},
+    {"projection", "estimator", "schedule"}, {"tasks"}, {"curvature"}, {"exact"}, {"scales", "scale"}, {"algorithms"},
+    {"run"}, {"diagnosis", "trials"},
     {"problems", "datasets"}, {"bilevax"},
     {"demo", "models", "testing"}, {"cleaning"}, {"lab"}, {"cli"},
 ]  # fmt: skip
@@ -29,7 +30,7 @@ ASIDE = {  # rooms beside the stairs, and all that they know of the others
         "bounds",
         "data",
         "device",
-        "draw",
+        "samples",
         "identity",
         "linear_model",
         "problem",

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import bilevax as bx
-from bilevax.draw import Stored
 from bilevax.run import ahead
+from bilevax.samples import Stored
 
 TASKS, ROWS, WIDTH, STEPS = 4, 10, 3, 30
 SETTINGS = {"upper_step": 0.05, "lower_step": 0.1, "batch_size": 2}

@@ -37,8 +37,8 @@ from benchmarks.attack.rules import (
     strictly_positive,
 )
 from benchmarks.attack.values import plain
-from bilevax import draw
 from bilevax.algorithms.contract import DESCRIPTIONS
+from bilevax.samples import KINDS
 
 TASKS, STEPS = 3, 1000  # the run is long, and ends where it would be compiled
 FEATURES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.5, -1.0]])
@@ -255,7 +255,7 @@ def _tasks(thing, value):
 
 
 tree, tasks = Rule(_tree), Rule(_tasks)
-data = optional(instance((draw.Shared, draw.PerTask, draw.Ragged, draw.NoData)))
+data = optional(instance(KINDS))
 samples = Rule(lambda thing, value: EITHER if thing is None else data.judge(thing, value))  # these losses need a batch
 bounds = optional(instance(bx.Bounds))
 

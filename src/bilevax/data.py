@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int, Integer, PyTree
 
 from bilevax import arguments, device, identity
-from bilevax.draw import MadeBy, PerTask, Ragged, Sampler, Shared, Stored
+from bilevax.samples import MadeBy, PerTask, Ragged, Sampler, Shared, Stored
 from bilevax.stored import Reader, check_sources, is_stored
 
 LARGEST_INDEX = 2**31 - 1  # samples are found by whole numbers of 32 bits

@@ -15,9 +15,9 @@ from jaxtyping import Array
 from bilevax import arguments, device, draw, identity
 from bilevax.algorithms.contract import DESCRIPTIONS
 from bilevax.algorithms.frame import rate_at
-from bilevax.draw import Data, NoData
 from bilevax.exact import evaluation, lower
 from bilevax.problem import Problem
+from bilevax.samples import Data, NoData
 from bilevax.scales import measure_scales
 from bilevax.schedule import RateRule
 

@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from bilevax import arguments
 from bilevax import rows as sparse
-from bilevax.draw import Indices
 from bilevax.rows import SparseRows
+from bilevax.samples import Indices
 
 
 def losses(loss: Callable[..., Any], y: Float[Array, " dy"], task: PyTree, batch: PyTree) -> Any:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree
 from bilevax import arguments, identity, structure
 from bilevax.aside import WholeLoss, bring_back, set_aside
 from bilevax.bounds import Bounds, as_bounds
-from bilevax.draw import KINDS, MAKERS, Data, Fetched, NoData, Sampler, Samples, Shared, UnevenBlock
+from bilevax.samples import KINDS, MAKERS, Data, Fetched, NoData, Sampler, Samples, Shared, UnevenBlock
 from bilevax.shards import ALONE, Alone, Shards
 from bilevax.structure import Loss, Structure
 

@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bilevax import draw
-from bilevax.draw import Indices, NoData
 from bilevax.exact.follow import LowerPoint, follow, invert
 from bilevax.problem import Problem, X
+from bilevax.samples import Indices, NoData
 from bilevax.schedule import Scales
 from bilevax.shards import COMMON, ROWS, spread
 

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from bilevax import arguments
-from bilevax.draw import Data, Shared
 from bilevax.linear_model import LinearModel
+from bilevax.samples import Data, Shared
 
 Loss = Callable[..., Any]  # (x, y, task, batch) -> one number
 LARGEST = 512  # variables up to which ∇²yy g is looked at, whether it is λI

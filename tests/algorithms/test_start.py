@@ -11,7 +11,7 @@ import bilevax as bx
 from bilevax import tasks
 from bilevax.algorithms import frame, start
 from bilevax.algorithms.contract import Cost
-from bilevax.draw import NoData
+from bilevax.samples import NoData
 from bilevax.schedule import as_rates
 
 M, N_F, N_G = 3, 4, 6

@@ -21,11 +21,11 @@ from reference.problems import reweighting
 import bilevax as bx
 from bilevax import device, schedule
 from bilevax.curvature import tracked
-from bilevax.draw import NoData
 from bilevax.exact import lower
 from bilevax.run import metrics, plan, watch
 from bilevax.run.run import CHUNK_SECONDS, Run
 from bilevax.run.solve import _loop_of
+from bilevax.samples import NoData
 
 SETTINGS = {"upper_step": 0.02, "lower_step": 0.1, "mixing": 0.1, "batch_size": 4, "initialization": "cheap"}
 PER_STEP = 2 * (4 + 4)
@@ -630,7 +630,7 @@ def test_every_schedule_is_looked_at_from_the_first_to_the_last_step_of_a_run(la
 def spent(steps=0, samples=0, seconds=0.0, pace=0.01):
     """A run that has used up so much."""
     return SimpleNamespace(
-        steps=steps, cost=bx.Cost(samples, 0, 0), seconds=seconds, pace=pace, guard=None, converged=False
+        steps=steps, cost=bx.Cost(samples, 0, 0), seconds=seconds, pace=pace, guard=None, ahead=None, converged=False
     )
 
 

@@ -21,6 +21,7 @@ from bilevax import arguments, draw
 from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble, count_cost
 from bilevax.algorithms.registry.tuning import STEPS, constant_steps
 from bilevax.algorithms.start import FirstBatch, all_tasks, first_batch_of, first_points
+from bilevax.samples import Indices
 from bilevax.schedule import Rates, as_rates
 
 
@@ -52,7 +53,7 @@ class Alternating(Method):
         rho, x, tasks = rates_at(state.step).lower_step, state.x, all_tasks(problem)
         (xi,), (zeta,) = draw.batches_of_all(problem, key, (self.batch_size,), (self.batch_size,))
 
-        def of_task(i: Array, y: Array, h: Array, xi: draw.Indices, zeta: draw.Indices) -> tuple[Array, Array, Array]:
+        def of_task(i: Array, y: Array, h: Array, xi: Indices, zeta: Indices) -> tuple[Array, Array, Array]:
             y = y - rho * problem.lower_gradient(x, y, i, zeta)  # line 1
             f_x, f_y = problem.upper_gradients(x, y, i, xi)
             _, second = problem.lower_derivatives(x, y, i, zeta)  # h ↦ (∇²xy g·h, ∇²yy g·h)

@@ -30,8 +30,9 @@ from bilevax.algorithms.parts.hypergradient import Points, hypergradient
 from bilevax.algorithms.registry.tuning import MIXED_STEPS, Tuning, drawn_steps
 from bilevax.algorithms.start import FirstBatch, cost_of_points, first_batch_of, first_point
 from bilevax.curvature.contract import Update
-from bilevax.draw import Indices, Sampling
+from bilevax.draw import Sampling
 from bilevax.problem import Problem
+from bilevax.samples import Indices
 from bilevax.schedule import RateRule, Rates, as_rates
 
 UPPER_STEP, LOWER_STEP = RateRule(0.25, "step", 0.5, condition_power=0.5), RateRule(0.5, "1/smoothness")

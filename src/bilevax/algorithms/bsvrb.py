@@ -41,8 +41,9 @@ from bilevax.algorithms.parts.hypergradient import Points, hypergradient_innovat
 from bilevax.algorithms.registry.tuning import MIXED_STEPS, Tuning, block_steps
 from bilevax.algorithms.start import FirstBatch, cost_of_estimates, first_batch_of, first_point
 from bilevax.curvature.contract import Drift, Second, Update
-from bilevax.draw import Indices, Sampling
+from bilevax.draw import Sampling
 from bilevax.problem import Problem
+from bilevax.samples import Indices
 from bilevax.schedule import Mixing, RateRule, Rates, as_rates, as_schedule
 from bilevax.tasks import Clock, Lower
 

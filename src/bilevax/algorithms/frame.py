@@ -19,8 +19,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from bilevax import draw
 from bilevax.algorithms.contract import Algorithm, Cost, Info, Variables
-from bilevax.draw import Data
 from bilevax.problem import Problem
+from bilevax.samples import Data
 from bilevax.scales import measure_scales
 from bilevax.schedule import RateRule, Rates, Step
 

@@ -41,9 +41,10 @@ from bilevax.algorithms.registry.tuning import FIRST_BATCHES, MIXED_STEPS, Tunin
 from bilevax.algorithms.start import FirstBatch, cost_of_estimates, first_batch_of, first_point
 from bilevax.bounds import Bounds
 from bilevax.curvature.contract import Curvature, Drift, Sample, Second, Sleepers, Update, Visit
-from bilevax.draw import Draw, Indices, Sampling
+from bilevax.draw import Draw, Sampling
 from bilevax.problem import Problem
 from bilevax.projection import ball, onto
+from bilevax.samples import Indices
 from bilevax.schedule import Mixing, RateRule, Rates, as_rates
 from bilevax.tasks import Clock, Decay, Eras, Lower
 

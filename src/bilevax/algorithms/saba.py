@@ -31,8 +31,8 @@ from bilevax.algorithms.parts.hypergradient import Points
 from bilevax.algorithms.parts.three_directions import ThreeDirections, evaluation_cost, points_of, step_along
 from bilevax.algorithms.registry.tuning import STEPS, Tuning, constant_steps
 from bilevax.algorithms.start import all_tasks
-from bilevax.draw import Data, NoData, Ragged, Sampler, Samples, UnevenBlock
 from bilevax.problem import Problem
+from bilevax.samples import Data, NoData, Ragged, Sampler, Samples, UnevenBlock
 from bilevax.schedule import RateRule
 
 UPPER_STEP, LOWER_STEP = RateRule(0.25, "step", condition_power=0.5), RateRule(0.5, "1/smoothness")

@@ -26,8 +26,8 @@ from bilevax.algorithms.parts.all_tasks import AllTasks, Rows, common, lower_gra
 from bilevax.algorithms.registry.tuning import FALLING_MIXED_STEPS, ROOT, Tuning, root_steps
 from bilevax.algorithms.start import all_tasks, first_points
 from bilevax.curvature.contract import Curvature, Sample, Second, Update
-from bilevax.draw import Indices, numbers_of
 from bilevax.problem import Problem
+from bilevax.samples import Indices, numbers_of
 from bilevax.schedule import RateRule, power
 
 UPPER_STEP, LOWER_STEP = RateRule(0.5, "step", 0, 100, 1 / 2), RateRule(0.5, "1/smoothness", 0, 1000, 1 / 2)

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Int, Key
 from bilevax import arguments, chunks, draw, projection
 from bilevax.algorithms.contract import Cost
 from bilevax.algorithms.frame import count_cost
-from bilevax.draw import Data, Indices
 from bilevax.exact import linear_lower, lower
 from bilevax.problem import Problem
+from bilevax.samples import Data, Indices
 
 
 class FirstBatch(NamedTuple):

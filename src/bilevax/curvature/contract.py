@@ -6,8 +6,8 @@ from typing import NamedTuple
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from bilevax.bounds import Bounds
-from bilevax.draw import Indices
 from bilevax.problem import Problem, SecondOrder
+from bilevax.samples import Indices
 from bilevax.schedule import Mixing, Rates
 from bilevax.tasks import Absence, Decay
 

@@ -18,9 +18,9 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from bilevax import arguments, chunks, identity
 from bilevax.aside import WholeLoss, bring_back, set_aside
 from bilevax.data import shared
-from bilevax.draw import NoData
 from bilevax.exact import linear_lower, lower
 from bilevax.problem import Problem, X, Y
+from bilevax.samples import NoData
 from bilevax.shards import COMMON, ROWS, spread
 
 TOLERANCE = {"float32": 1e-3, "float64": 1e-6}  # errors of F and ∇F, relative to their terms, that count as none

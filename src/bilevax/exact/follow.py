@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bilevax import lapack
-from bilevax.draw import Indices
 from bilevax.exact import lower
 from bilevax.linear_model import factors_at, low_rank, rows_at
 from bilevax.problem import Problem, X, Y
+from bilevax.samples import Indices
 
 NEWTON_STEPS, HALVINGS, PRODUCTS = 30, 20, 300  # at most, at one x
 NEWTON_SHARE, INVERSE_SHARE = 1e-2, 1e-3  # what conjugate gradients may leave of ∇y g, and of ∇y f at most

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from bilevax import chunks, lapack
-from bilevax.draw import Indices
 from bilevax.exact.lower import INEXACT, Metric, Solution, Solver, newton
 from bilevax.linear_model import factors_at, features, low_rank, rows_at
 from bilevax.problem import Problem, X, Y
 from bilevax.rows import SparseRows
+from bilevax.samples import Indices
 
 COMMON_UP_TO = 512  # variables for which the decomposition pays
 PRODUCTS = 400  # most products of H within one of them

@@ -13,8 +13,8 @@ import optax
 from jaxtyping import Array, Bool, Float, Int
 
 from bilevax import lapack, projection
-from bilevax.draw import Indices
 from bilevax.problem import Problem, X, Y
+from bilevax.samples import Indices
 
 PROJECTED_STEPS = 20_000
 MOST_IDLE_STEPS = 40  # steps of L-BFGS without a smaller gradient after which it is left to Newton

@@ -17,9 +17,9 @@ from jaxtyping import Array, Float, PyTree
 
 from bilevax import arguments
 from bilevax.bounds import Bounds
-from bilevax.draw import Data
 from bilevax.problem import Problem
 from bilevax.problems.words import check_data, check_function, rename_in_errors
+from bilevax.samples import Data
 
 TaskLoss = Callable[[PyTree, PyTree, PyTree], Any]
 

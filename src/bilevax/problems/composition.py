@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, PyTree
 
 from bilevax import arguments
 from bilevax.bounds import Bounds
-from bilevax.draw import Data, NoData
 from bilevax.problem import Problem
 from bilevax.problems.words import check_data, check_function, name_in_errors, rename_in_errors
+from bilevax.samples import Data, NoData
 
 
 @dataclass(frozen=True)

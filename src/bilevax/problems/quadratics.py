@@ -12,8 +12,8 @@ from jaxtyping import Array, Float
 
 from bilevax import arguments, device
 from bilevax.bounds import Bounds
-from bilevax.draw import Shared
 from bilevax.problem import Problem
+from bilevax.samples import Shared
 
 
 @dataclass(frozen=True)

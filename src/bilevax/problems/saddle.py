@@ -12,9 +12,9 @@ from jaxtyping import PyTree
 
 from bilevax import arguments
 from bilevax.bounds import Bounds, Box
-from bilevax.draw import Data
 from bilevax.problem import Problem
 from bilevax.problems.words import check_data, check_function, rename_in_errors
+from bilevax.samples import Data
 from bilevax.structure import Loss, Negative
 
 

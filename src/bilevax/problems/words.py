@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bilevax.draw import KINDS, MAKERS
+from bilevax.samples import KINDS, MAKERS
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from bilevax.algorithms.contract import Algorithm
-from bilevax.draw import DrawnAhead, Fetched, NotAheadError, Stored
 from bilevax.problem import Problem
+from bilevax.samples import DrawnAhead, Fetched, NotAheadError, Stored
 
 STEPS, BYTES = 256, 2**26  # in a window, at most
 NAMES = ("upper_data", "lower_data")

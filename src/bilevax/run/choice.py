@@ -13,9 +13,9 @@ from bilevax.algorithms.contract import Algorithm
 from bilevax.algorithms.implicit import implicit
 from bilevax.algorithms.ma_soba import ma_soba
 from bilevax.algorithms.parts.stages import stage_sizes
-from bilevax.draw import Data, DrawnAhead, NoData, Sampler, Shared, Stored
 from bilevax.problem import Problem
 from bilevax.run.plan import Budget
+from bilevax.samples import Data, DrawnAhead, NoData, Sampler, Shared, Stored
 
 LOOKS = 20  # at all samples, that a run by full looks should be able to afford
 PASSES = 20  # over all numbers, in one look

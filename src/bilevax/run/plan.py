@@ -11,10 +11,10 @@ import numpy as np
 
 from bilevax import arguments
 from bilevax.algorithms.contract import Cost, Variables
-from bilevax.draw import NoData
 from bilevax.problem import Problem
 from bilevax.run.metrics import exact_metrics
 from bilevax.run.trace import Trace
+from bilevax.samples import NoData
 
 CHUNK = 2048  # most steps in one call of the compiled loop
 RUN_COLUMNS = ("step", *Cost._fields, "seconds")  # what a run records itself

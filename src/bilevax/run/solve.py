@@ -28,7 +28,7 @@ from bilevax.problem import Problem
 from bilevax.run import terminal
 from bilevax.run.ahead import at_step, read_ahead
 from bilevax.run.checkpoint import Checkpoints, NoCheckpoints, in_folder
-from bilevax.run.choice import METHODS, choose_method, method_of
+from bilevax.run.choice import METHODS, Choice, choose_method, method_of
 from bilevax.run.guard import Guard
 from bilevax.run.metrics import exact_metrics, words_on_metrics
 from bilevax.run.plan import CHUNK, Budget, Metrics, Plan, record_interval
@@ -330,14 +330,7 @@ def solve(
     with in_folder(checkpoint, every, problem.shards) as checkpoints:
         kept = checkpoints.newest()
         before, name = (resume, "resume") if kept is None else (kept, f"checkpoint {os.fspath(checkpoint or '')!r}")
-        notes: tuple[str, ...] = ()
-        if algorithm is None and kept is not None and kept.origin.get("algorithm") in METHODS:
-            algorithm = method_of(kept.origin["algorithm"])  # whatever is left of the budget
-        elif algorithm is None:
-            algorithm, notes = choose_method(problem, budget)
-        check_parts(algorithm)
-        if problem.shards.count > 1 and not algorithm.on_shards:
-            raise TypeError(f"algorithm must run on shards, and {algorithm.name} does not: its on_shards is not set.")
+        algorithm, notes = _decide(problem, algorithm, budget, kept)
         plan = Plan(budget, {} if target is None else target, record_interval(record_every, budget), metrics)
         plan.check()
         identity.check_losses(problem)
@@ -375,6 +368,18 @@ def solve(
             if status != "interrupted":
                 checkpoints.write(result)
         return result
+
+
+def _decide(problem: Problem, algorithm: Algorithm | None, budget: Budget, kept: Result | None) -> Choice:
+    """The algorithm that was given, if it can run here, that of the checkpoint, or one that is chosen, and why."""
+    if algorithm is None and kept is not None and kept.origin.get("algorithm") in METHODS:
+        return Choice(method_of(kept.origin["algorithm"]), ())  # whatever is left of the budget
+    if algorithm is None:
+        return choose_method(problem, budget)
+    check_parts(algorithm)
+    if problem.shards.count > 1 and not algorithm.on_shards:
+        raise TypeError(f"algorithm must run on shards, and {algorithm.name} does not: its on_shards is not set.")
+    return Choice(algorithm, ())
 
 
 def _random_step(steps: int | None, seed: int, before: Result | None) -> int:

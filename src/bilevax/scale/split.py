@@ -13,8 +13,8 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from bilevax import arguments, identity
-from bilevax.draw import NoData, PerTask, Ragged, Sampler, Shared, Stored
 from bilevax.problem import Problem
+from bilevax.samples import NoData, PerTask, Ragged, Sampler, Shared, Stored
 from bilevax.shards import AXIS, Alone, Shards
 
 SPLIT_FIELDS = ("y0", "tasks", "upper_data", "lower_data", "bounds")

@@ -15,8 +15,8 @@ from jaxtyping import Array, Float, Key
 from bilevax import arguments, draw
 from bilevax.algorithms.frame import Method, Optimizer
 from bilevax.algorithms.start import FirstBatch, all_tasks, first_batch_of
-from bilevax.draw import Batches
 from bilevax.problem import Problem
+from bilevax.samples import Batches
 from bilevax.schedule import Rates, as_rates
 
 Rows = Float[Array, "m dy"]

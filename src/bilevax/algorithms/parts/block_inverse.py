@@ -16,8 +16,8 @@ from bilevax import lapack, projection, tasks
 from bilevax.bounds import Bounds
 from bilevax.curvature.contract import Inverse, Sample, Second, Update
 from bilevax.curvature.solution import first_solution, radius_of
-from bilevax.draw import Indices
 from bilevax.problem import Problem
+from bilevax.samples import Indices
 from bilevax.schedule import Rates
 from bilevax.tasks import Decay, Lower
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from bilevax.draw import Batches, Samples
 from bilevax.problem import Problem, X, Y
+from bilevax.samples import Batches, Samples
 
 TaskSamples = tuple[Int[Array, " B"], Batches, Batches]  # tasks, and their samples of f and of g
 

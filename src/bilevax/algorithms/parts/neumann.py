@@ -20,8 +20,8 @@ from bilevax.algorithms.contract import Cost
 from bilevax.algorithms.frame import count_cost
 from bilevax.algorithms.parts.all_tasks import Rows
 from bilevax.algorithms.start import all_tasks
-from bilevax.draw import Batches
 from bilevax.problem import Problem
+from bilevax.samples import Batches
 from bilevax.schedule import RateRule
 
 NEUMANN_STEP = RateRule(0.5, "1/smoothness")  # a batch can have a larger L_g than those that were looked at

@@ -22,9 +22,9 @@ from bilevax import draw, projection
 from bilevax.algorithms.contract import Cost, Info, Variables
 from bilevax.algorithms.frame import SpecialForm, all_finite, count_both
 from bilevax.curvature.linear import Linear, linear_model, solve_near, solve_ridge, update_factors
-from bilevax.draw import Indices, Shared
 from bilevax.linear_model import Factors, data_of, factors_at, features, low_rank, rows_at
 from bilevax.problem import Problem
+from bilevax.samples import Indices, Shared
 from bilevax.schedule import Mixing
 from bilevax.tasks import ScaledRow
 

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bilevax import draw
-from bilevax.draw import Data, Indices
 from bilevax.problem import Problem
+from bilevax.samples import Data, Indices
 
 FIRST_SAMPLES, MORE_SAMPLES = 4096, 8  # of all tasks, and how many times as many each time more are asked for
 SAMPLES_FOR_X, SAMPLES_FOR_Y = 8, 32  # for each variable, at least, of all tasks and of one
