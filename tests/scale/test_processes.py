@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -102,3 +103,29 @@ def test_the_status_of_a_script_that_fails_is_that_of_the_launch(tmp_path):
     assert time.monotonic() - begun < 30
     assert lines[0].startswith("Process 1 of 2")
     assert "ended with status 3" in lines[0]
+
+
+def start_by_hand(number, address, *arguments):
+    """One of two processes, as a cluster starts them: nobody watches."""
+    own = {"BILEVAX_ADDRESS": address, "BILEVAX_PROCESSES": "2", "BILEVAX_PROCESS": str(number)}
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "JAX_NUM_CPU_DEVICES": "1", **own},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def test_where_nobody_watches_the_others_end_too_and_name_the_checkpoint(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    arguments = tmp_path / "out", tmp_path / "kept", 10**6, "block_soba"
+    first, second = (start_by_hand(number, address, *arguments) for number in range(2))
+    wait_for(lambda: list(tmp_path.glob("kept/block_soba/[0-9]*")), first)
+    second.kill()
+    killed = time.monotonic()
+    status, said = finish(first)
+    second.communicate()
+    assert time.monotonic() - killed < 60
+    assert status == 1, said
+    assert "A process of this run has died or hangs, or had this error. The same command goes on from" in said

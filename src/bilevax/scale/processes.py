@@ -1,13 +1,17 @@
 """Several processes of one run: how they find one another, and what happens when one dies."""
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 
 import jax
 
@@ -30,13 +34,18 @@ def connect() -> int:
     """Connect the processes of a run, before anything else runs on JAX; the number of this one.
 
     Under `bilevax launch`, Slurm or Open MPI the others are found by themselves, with `jax.distributed.initialize`; a
-    process that is alone stays alone, so the same script runs everywhere.
+    process that is alone stays alone, so the same script runs everywhere. When another process dies, this one ends with
+    an error within seconds; when one hangs, after 45 (`--xla_cpu_collective_timeout_seconds` in XLA_FLAGS says another
+    number; on GPUs it is NCCL that waits).
 
     >>> number = bx.connect()
     >>> problem = bx.shard(make_problem(part=number, parts=jax.process_count()))
     """
     if os.environ.get(COUNT) == "1":
         return 0
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_collective_timeout_seconds" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {COLLECTIVE_TIMEOUT}".strip()
     if ADDRESS in os.environ:
         address, count, number = os.environ[ADDRESS], int(os.environ[COUNT]), int(os.environ[NUMBER])
         jax.distributed.initialize(
@@ -44,7 +53,17 @@ def connect() -> int:
         )
     elif any(name in os.environ for name in CLUSTERS):
         jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT)
+    if jax.process_count() > 1:
+        sys.excepthook = _end_with
     return jax.process_index()
+
+
+def _end_with(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+    """Show an error and end at once: JAX would wait more than a minute for processes that are gone."""
+    sys.__excepthook__(kind, error, place)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def launch(
@@ -67,21 +86,34 @@ def launch(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_cpu_collective_timeout_seconds" not in flags:
-        flags = f"{flags} {COLLECTIVE_TIMEOUT}".strip()
     shared = {**os.environ, ADDRESS: address, COUNT: str(processes), "JAX_NUM_CPU_DEVICES": str(devices)}
-    started = [
-        subprocess.Popen([sys.executable, *command], env={**shared, "XLA_FLAGS": flags, NUMBER: str(k)})
-        for k in range(processes)
-    ]
+    started = [subprocess.Popen([sys.executable, *command], env={**shared, NUMBER: str(k)}) for k in range(processes)]
     try:
-        return _watch(started, say)
-    except KeyboardInterrupt:
-        say("Interrupted: all processes are told to end.")
-        return 128 + signal.SIGINT
+        with _heard_sigterm():
+            return _watch(started, say)
+    except KeyboardInterrupt as stopped:
+        number = stopped.args[0] if stopped.args else signal.SIGINT
+        say(f"Stopped by {signal.Signals(number).name}: all processes are told to end.")
+        return 128 + number
     finally:
         _end(started)
+
+
+@contextlib.contextmanager
+def _heard_sigterm() -> Iterator[None]:
+    """SIGTERM as an exception, so that the processes are ended too; where signals can be heard."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _watch(started: Sequence[subprocess.Popen[bytes]], say: Callable[[str], None]) -> int:
