@@ -37,7 +37,7 @@ def finish(process):
 
 
 def found(out):
-    """What the processes wrote, put together; all agree on x, F and the cost."""
+    """What the processes wrote, put together; all agree on x and the cost."""
     parts = [json.loads(path.read_text()) for path in sorted(out.parent.glob(f"{out.name}.*"))]
     for name, first in parts[0].items():
         for other in parts[1:]:
