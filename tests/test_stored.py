@@ -3,11 +3,14 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
+import pyarrow
 import pytest
 
 import bilevax as bx
 from bilevax.run import ahead
 from bilevax.samples import Stored
+from bilevax.stored import is_stored
 
 TASKS, ROWS, WIDTH, STEPS = 4, 10, 3, 30
 SETTINGS = {"upper_step": 0.05, "lower_step": 0.1, "batch_size": 2}
@@ -135,6 +138,17 @@ def test_any_object_with_rows_will_do(kind, wrapper):
     for i in (0, 2):
         for one, two in zip(*(made.take(jnp.int32(i), indices).values() for made in (data, stored)), strict=True):
             np.testing.assert_array_equal(one, two)
+
+
+def test_a_column_of_arrow_is_read_by_its_rows():
+    column = pyarrow.chunked_array([[1.5, 2.5], [3.5]])
+    data = bx.shared(column)
+    np.testing.assert_array_equal(data.take(jnp.int32(0), jnp.array([2, 0], jnp.int32)), [3.5, 1.5])
+
+
+@pytest.mark.parametrize("held", [pandas.Series([1.0, 2.0], index=[5, 0]), [1.0, 2.0], np.arange(2.0), jnp.ones(2)])
+def test_what_is_in_memory_stays_there(held):
+    assert not is_stored(held)
 
 
 @pytest.mark.parametrize("kind", KINDS)

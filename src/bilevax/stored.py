@@ -10,14 +10,15 @@ import numpy as np
 from jaxtyping import PyTree
 
 ROWS_OF_DIGEST = 256
+LIBRARIES = ("h5py", "pyarrow", "zarr")  # whose arrays are not in memory, or need not be
 
 
 def is_stored(leaf: Any) -> bool:
-    """Whether an array is not in memory: a memory-mapped file, or anything else with rows to ask for."""
-    if isinstance(leaf, np.memmap):
+    """Whether an array is not in memory: a memory-mapped file, or an object with rows that is no array itself."""
+    if isinstance(leaf, np.memmap) or type(leaf).__module__.partition(".")[0] in LIBRARIES:
         return True
     has_rows = hasattr(leaf, "__getitem__") and hasattr(leaf, "__len__")
-    return has_rows and not isinstance(leaf, (np.ndarray, jax.Array, list, tuple, dict, str, bytes))
+    return has_rows and not hasattr(leaf, "__array__") and not isinstance(leaf, (list, tuple, dict, str, bytes))
 
 
 def read_rows(source: Any, rows: np.ndarray) -> np.ndarray:

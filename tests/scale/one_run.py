@@ -78,9 +78,7 @@ def main(out, folder, steps, *names):
     problem = bx.shard(make_problem(number * each, each))
     for name in names:
         checkpoint = None if folder == "none" else Path(folder) / name
-        result = bx.solve(
-            problem, ALGORITHMS[name](), steps=int(steps), metrics=None, checkpoint=checkpoint, every=0.0
-        )
+        result = bx.solve(problem, ALGORITHMS[name](), steps=int(steps), metrics=None, checkpoint=checkpoint, every=0.0)
         found[name] = bits_of(result)
     Path(f"{out}.{number}").write_text(json.dumps(found))
 
