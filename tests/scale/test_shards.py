@@ -20,6 +20,9 @@ ON_ALL_SAMPLES = {  # without a draw both ways are one computation; but for powe
 }
 
 
+HALF = bx.rsvrb(upper_step=0.05, lower_step=0.1, mixing=0.2, tasks_per_step=2, batch_size=2)
+
+
 @pytest.fixture(scope="module")
 def problem():
     """Eight tasks with ragged data."""
@@ -46,19 +49,19 @@ def test_metrics_are_those_of_all_tasks(problem):
         np.testing.assert_allclose(value(bx.shard(problem), x), value(problem, x), rtol=1e-12)
 
 
-def two_runs(alone):
-    """An algorithm on each half of the tasks: the first states, its step, the problems, and the keys of step t."""
+@pytest.fixture(scope="module")
+def two_runs():
+    """RSVRB on each half of the tasks: the first states, its step, the problems, and the keys of step t."""
     halves = [make_problem(0, TASKS // 2), make_problem(TASKS // 2, TASKS // 2)]
     init_key, step_key = jax.random.split(jax.random.key(0))
     own = lambda key: [jax.random.fold_in(key, k) for k in range(2)]
-    states = [alone.init(half, key) for half, key in zip(halves, own(init_key), strict=True)]
-    return states, jax.jit(alone.step), halves, lambda t: own(jax.random.fold_in(step_key, t))
+    states = [HALF.init(half, key) for half, key in zip(halves, own(init_key), strict=True)]
+    return states, jax.jit(HALF.step), halves, lambda t: own(jax.random.fold_in(step_key, t))
 
 
-def test_x_moves_by_the_mean_of_the_directions_of_two_runs_on_their_own_tasks(problem):
+def test_x_moves_by_the_mean_of_the_directions_of_two_runs_on_their_own_tasks(problem, two_runs):
     algorithm, step = ALGORITHMS["rsvrb"](), 0.05
-    alone = bx.rsvrb(upper_step=step, lower_step=0.1, mixing=0.2, tasks_per_step=2, batch_size=2)
-    states, take, halves, keys_of = two_runs(alone)
+    states, take, halves, keys_of = two_runs
     for t in range(1, STEPS + 1):
         x = states[0].x
         states = [take(*given)[0] for given in zip(halves, states, keys_of(t), strict=True)]
@@ -66,7 +69,7 @@ def test_x_moves_by_the_mean_of_the_directions_of_two_runs_on_their_own_tasks(pr
         states = [state._replace(x=x) for state in states]
     together = bx.solve(bx.shard(problem), algorithm, steps=STEPS, metrics=None, progress=False)
     np.testing.assert_allclose(together.x, x, rtol=0, atol=1e-13)
-    y = [alone.variables(*given).y for given in zip(halves, states, strict=True)]
+    y = [HALF.variables(*given).y for given in zip(halves, states, strict=True)]
     np.testing.assert_allclose(together.y, jnp.concatenate(y), rtol=0, atol=1e-13)
 
 
@@ -140,10 +143,9 @@ def test_what_cannot_be_split_is_refused(problem, case):
         call(problem)
 
 
-def test_x_is_the_mean_of_the_shards_own_in_every_third_step(problem):
-    algorithm, step, every = ALGORITHMS["rsvrb"](), 0.05, 3
-    alone = bx.rsvrb(upper_step=step, lower_step=0.1, mixing=0.2, tasks_per_step=2, batch_size=2)
-    states, take, halves, keys_of = two_runs(alone)
+def test_x_is_the_mean_of_the_shards_own_in_every_third_step(problem, two_runs):
+    algorithm, every = ALGORITHMS["rsvrb"](), 3
+    states, take, halves, keys_of = two_runs
     for t in range(1, STEPS + 1):
         states = [take(*given)[0] for given in zip(halves, states, keys_of(t), strict=True)]
         if t % every == 0:
