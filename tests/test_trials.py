@@ -1,5 +1,6 @@
 """Rates found by trying many: what is best goes on, and the table says what was tried."""
 
+import jax
 import matplotlib.image
 import numpy as np
 import pytest
@@ -110,10 +111,19 @@ def test_what_is_tried_fills_the_ranges_evenly_in_their_logarithms():
 
 
 def test_fewer_settings_are_tried_where_memory_asks_for_it(monkeypatch):
-    state = {"a": np.zeros(100), "b": np.zeros(50, np.float32)}  # a thousand bytes
     for available, tries in [(None, 16), (8 * 10_000, 10), (8 * 3_000, 4), (8 * 10**6, 16)]:
         monkeypatch.setattr("bilevax.device.available_bytes", lambda available=available: available)
-        assert trials._affordable(state, 16) == tries
+        assert trials._affordable(1000, 16) == tries
+
+
+def test_a_try_takes_its_state_and_where_that_is_large_the_batches_of_a_step(quadratic, monkeypatch):
+    problem, algorithm = quadratic.problem, bx.soba(batch_size=1000)
+    state = algorithm.init(problem, jax.random.key(0))
+    own = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    assert trials._bytes_of_try(problem, algorithm, state) == own
+    monkeypatch.setattr(trials, "LARGE_STATE", 0)
+    batches = problem.num_tasks * 1000 * 8  # of one number of each sample
+    assert trials._bytes_of_try(problem, algorithm, state) > own + batches
 
 
 def test_where_every_setting_leaves_the_finite_numbers_that_is_told(quadratic):

@@ -25,6 +25,7 @@ from bilevax.scales import excerpt_objective
 from bilevax.schedule import RateRule, Scales
 
 SURVIVORS = 4
+LARGE_STATE = 2**18  # bytes from which on it is worth a compilation to know what a step needs
 RANGES = {"upper": (2.0**-6, 2.0**6), "lower": (0.25, 3.0), "mixing": (0.2, 4.0)}  # what is found is multiplied by
 FIELD_SHARE = 0.4  # of the time, for the whole field
 FIRST_STEPS = 20  # from which the pace is known
@@ -177,7 +178,7 @@ def tune(
         raise ValueError(f"there is nothing to tune: {algorithm.name} finds no rate, or settings gives all of them.")
     init_key, _ = jax.random.split(jax.random.key(seed))
     state = jax.jit(algorithm.init)(problem, init_key)
-    field = _field(_affordable(state, tries))
+    field = _field(_affordable(_bytes_of_try(problem, algorithm, state), tries))
     stack = lambda factors: state._replace(scales=factors.apply(state.scales))
     states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(stack, field))
     contest = _Contest(problem, algorithm, seed)
@@ -225,9 +226,20 @@ def _row(
     return {**named, **values, "start": start, "first_round": float(first), "last_round": end}
 
 
-def _affordable(state: Any, tries: int) -> int:
-    """How many of the tries fit in an eighth of the memory, at least the survivors."""
-    each = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+def _bytes_of_try(problem: Problem, algorithm: Algorithm, state: Any) -> int:
+    """What one try takes: its state, and where that is large also what a step needs beside it.
+
+    A step on all tasks gathers a batch of each: many times its state.
+    """
+    own = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    if own < LARGE_STATE:
+        return own
+    memory = jax.jit(algorithm.step).lower(problem, state, jax.random.key(0)).compile().memory_analysis()
+    return own + (memory.temp_size_in_bytes if memory is not None else 0)
+
+
+def _affordable(each: int, tries: int) -> int:
+    """How many tries of so many bytes fit in an eighth of the memory, at least the survivors."""
     available = device.available_bytes()
     if available is None:
         return tries
