@@ -14,7 +14,6 @@ WHOLE = {"tasks_per_step": TASKS, "batch_size": None}
 RATES = {"upper_step": 0.05, "lower_step": 0.1}
 ON_ALL_SAMPLES = {  # without a draw both ways are one computation; but for power iterations that start anywhere
     "rsvrb": (lambda: bx.rsvrb(**WHOLE), 1e-5),
-    "bsvrb_v2": (lambda: bx.bsvrb_v2(**RATES, mixing=0.2, **WHOLE), 1e-12),
     "block_soba": (lambda: bx.block_soba(**RATES, **WHOLE), 1e-12),
     "implicit": (bx.implicit, 1e-12),
 }

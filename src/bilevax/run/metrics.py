@@ -13,7 +13,6 @@ from bilevax.exact.evaluation import exact
 from bilevax.problem import Problem
 from bilevax.shards import COMMON, ROWS, spread
 
-Rows = Float[Array, "k dy"]
 MOST_TASKS, EXCERPT = 20_000, 1024  # up to so many tasks all of them are looked at; of more so many
 
 
@@ -40,7 +39,9 @@ def exact_metrics(
     }
 
 
-def _lower_gap(problem: Problem, y: Rows, solutions: Rows, some: Int[Array, " k"] | None) -> Float[Array, ""]:
+def _lower_gap(
+    problem: Problem, y: Float[Array, "m dy"], solutions: Float[Array, "k dy"], some: Int[Array, " n"] | None
+) -> Float[Array, ""]:
     """The mean of ‖y_i − y_i*‖², over these tasks."""
     squares = lambda problem, y, truth, some: jnp.sum(((y if some is None else y[some]) - truth) ** 2, axis=1)
     mean = lambda problem, *given: problem.shards.mean(jnp.mean(squares(problem, *given)))

@@ -122,7 +122,8 @@ def _watch(started: Sequence[subprocess.Popen[bytes]], say: Callable[[str], None
         ended = {k: process.poll() for k, process in enumerate(started)}
         failed = {k: status for k, status in ended.items() if status}
         if failed:
-            number, status = next(iter(failed.items()))
+            number = min(failed, key=lambda k: failed[k] > 0)  # one that was killed: others end because of it
+            status = failed[number]
             how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             say(
                 f"Process {number} of {len(started)} (pid {started[number].pid}) {how}; the others are ended. A run "
