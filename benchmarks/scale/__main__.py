@@ -52,9 +52,9 @@ def cases(chosen):
 
 
 def fit(rows):
-    """a, b and c of the cost of an agreement, by least squares; none where rows are too few."""
+    """a, b and c of the cost of an agreement, by least squares; none without two numbers of processes and two sizes."""
     told = [(P, d, words) for _, P, _, d, k, _, _, words in rows if P > 1 and k == 1]
-    if len(told) < 3:
+    if len({P for P, _, _ in told}) < 2 or len({d for _, d, _ in told}) < 2:
         return None
     P, d, words = (np.array(column, float) for column in zip(*told, strict=True))
     return np.linalg.lstsq(np.stack([np.ones_like(P), P, P * d], 1), words, rcond=None)[0]
