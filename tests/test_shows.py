@@ -221,3 +221,18 @@ def test_runs_that_are_killed_survive(tmp_path):
     assert figures["kills"] > 0
     assert figures["bit_equal"] == figures["ends"] > 0
     assert figures["corrupt_loaded"] == 0
+
+
+def test_the_benchmark_of_samples_on_disk_finds_the_same_bits(tmp_path):
+    shown = run("-m", "benchmarks.disk", "--short", "--json", tmp_path / "d.json")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads((tmp_path / "d.json").read_text())
+    assert figures["same_bits"] == 1
+    assert figures["cold_us"] > 0
+
+
+def test_the_benchmark_of_processes_measures_one_and_two(tmp_path):
+    shown = run("-m", "benchmarks.scale", "--short", "--json", tmp_path / "s.json")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads((tmp_path / "s.json").read_text())
+    assert figures["strong.P2.m40.d4.k1.us"] > figures["strong.P1.m40.d4.k1.us"] > 0
