@@ -113,17 +113,30 @@ def test_what_is_tried_fills_the_ranges_evenly_in_their_logarithms():
 def test_fewer_settings_are_tried_where_memory_asks_for_it(monkeypatch):
     for available, tries in [(None, 16), (8 * 10_000, 10), (8 * 3_000, 4), (8 * 10**6, 16)]:
         monkeypatch.setattr("bilevax.device.available_bytes", lambda available=available: available)
-        assert trials._affordable(1000, 16) == tries
+        assert trials._affordable(1000, 4, 16) == tries
 
 
 def test_a_try_takes_its_state_and_where_that_is_large_the_batches_of_a_step(quadratic, monkeypatch):
     problem, algorithm = quadratic.problem, bx.soba(batch_size=1000)
     state = algorithm.init(problem, jax.random.key(0))
     own = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    assert trials._bytes_of_try(problem, algorithm, state) == own
+    assert trials._bytes_of_try(problem, algorithm, state) == (own, 0)
     monkeypatch.setattr(trials, "LARGE_STATE", 0)
     batches = problem.num_tasks * 1000 * 8  # of one number of each sample
-    assert trials._bytes_of_try(problem, algorithm, state) > own + batches
+    assert trials._bytes_of_try(problem, algorithm, state)[1] > batches
+
+
+def test_settings_in_groups_end_where_they_end_side_by_side(quadratic):
+    problem, algorithm = quadratic.problem, bx.soba(batch_size=4)
+    state = algorithm.init(problem, jax.random.key(0))
+    states = [state._replace(scales=factors.apply(state.scales)) for factors in trials._field(5)]
+    arguments = (problem, jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *states), jax.numpy.ones(5, bool))
+    by_group = {
+        group: trials._Contest(problem, algorithm, 0, group).advance(*arguments, jax.random.key(1), 1, 4)
+        for group in (2, 5)
+    }
+    for two, five in zip(jax.tree.leaves(by_group[2]), jax.tree.leaves(by_group[5]), strict=True):
+        np.testing.assert_allclose(two, five, rtol=1e-12)
 
 
 def test_where_every_setting_leaves_the_finite_numbers_that_is_told(quadratic):

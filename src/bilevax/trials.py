@@ -1,8 +1,8 @@
 """tune(problem, factory): rates found by trying many side by side, for any algorithm and any problem.
 
 What an algorithm finds for itself is the middle of the field: its steps on x, its steps on y and its mixing are each
-multiplied by factors that are spread evenly over ranges (a Halton sequence). All settings run side by side as one
-compiled program, on the same draws; the better quarter goes on from where it is.
+multiplied by factors that are spread evenly over ranges (a Halton sequence). All settings run as one compiled program,
+side by side in groups that fit in memory, on the same draws; the better quarter goes on from where it is.
 """
 
 import os
@@ -104,19 +104,18 @@ def _field(size: int) -> list[Multipliers]:
 class _Contest:
     """States of several settings of one algorithm, side by side."""
 
-    def __init__(self, problem: Problem, algorithm: Algorithm, seed: int):
+    def __init__(self, problem: Problem, algorithm: Algorithm, seed: int, group: int):
         self.problem, self.key = problem, jax.random.key(seed)
-        self.algorithm = algorithm
 
         def advance(problem: Problem, states: Any, finite: Array, key: Array, begin: Array, end: Array) -> Any:
-            def one(state: Any, finite: Array) -> Any:
+            def one(carry: Any) -> Any:
                 def step(t: Array, carry: Any) -> Any:
                     state, info = algorithm.step(problem, carry[0], jax.random.fold_in(key, t))
                     return state, carry[1] & info.finite
 
-                return jax.lax.fori_loop(begin, end, step, (state, finite))
+                return jax.lax.fori_loop(begin, end, step, carry)
 
-            return jax.vmap(one)(states, finite)
+            return jax.lax.map(one, (states, finite), batch_size=min(group, len(finite)))
 
         self.advance = jax.jit(advance)
         x_of = lambda problem, state: algorithm.variables(problem, state).x
@@ -152,12 +151,12 @@ def tune(
     progress: bool | None = None,
     settings: dict[str, Any] | None = None,
 ) -> TuneResult:
-    """The rates of an algorithm that bring F down furthest in so many seconds, of sixteen tries side by side.
+    """The rates of an algorithm that bring F down furthest in so many seconds, of sixteen tries.
 
     - `factory`: such as `bilevax.rsvrb`; `settings` are handed to it, and rates among them are not tuned.
     - `seconds`: of all steps together, without compilation: two fifths for all tries, the rest for the best four,
-      which go on from where they are.
-    - `tries`: how many combinations of rates, four at least; fewer where the memory asks for it.
+      which go on from where they are. Each takes 20 steps a round at least.
+    - `tries`: how many combinations of rates, four at least; fewer only where their states do not fit in memory.
     - `seed`: of the draws, the same for all tries; `progress`: a bar on stderr, by default on a terminal.
 
     >>> tuned = bx.tune(problem, bx.rsvrb, seconds=60)
@@ -178,10 +177,11 @@ def tune(
         raise ValueError(f"there is nothing to tune: {algorithm.name} finds no rate, or settings gives all of them.")
     init_key, _ = jax.random.split(jax.random.key(seed))
     state = jax.jit(algorithm.init)(problem, init_key)
-    field = _field(_affordable(_bytes_of_try(problem, algorithm, state), tries))
+    own, beside = _bytes_of_try(problem, algorithm, state)
+    field = _field(_affordable(own, SURVIVORS, tries))
     stack = lambda factors: state._replace(scales=factors.apply(state.scales))
     states = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(stack, field))
-    contest = _Contest(problem, algorithm, seed)
+    contest = _Contest(problem, algorithm, seed, _affordable(own + beside, 1, tries))
     start = float(excerpt_objective(problem, problem.x0, contest.key))
     finite = jnp.ones(len(field), bool)
     with terminal.progress(progress) as report:
@@ -226,21 +226,21 @@ def _row(
     return {**named, **values, "start": start, "first_round": float(first), "last_round": end}
 
 
-def _bytes_of_try(problem: Problem, algorithm: Algorithm, state: Any) -> int:
-    """What one try takes: its state, and where that is large also what a step needs beside it.
+def _bytes_of_try(problem: Problem, algorithm: Algorithm, state: Any) -> tuple[int, int]:
+    """What the state of one try takes, and where that is large what a step needs beside it, else nothing.
 
     A step on all tasks gathers a batch of each: many times its state.
     """
     own = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     if own < LARGE_STATE:
-        return own
+        return own, 0
     memory = jax.jit(algorithm.step).lower(problem, state, jax.random.key(0)).compile().memory_analysis()
-    return own + (memory.temp_size_in_bytes if memory is not None else 0)
+    return own, memory.temp_size_in_bytes if memory is not None else 0
 
 
-def _affordable(each: int, tries: int) -> int:
-    """How many tries of so many bytes fit in an eighth of the memory, at least the survivors."""
+def _affordable(each: int, least: int, tries: int) -> int:
+    """How many tries of so many bytes fit in an eighth of the memory, at least so many."""
     available = device.available_bytes()
     if available is None:
         return tries
-    return int(np.clip(available // 8 // max(each, 1), SURVIVORS, tries))
+    return int(np.clip(available // 8 // max(each, 1), least, tries))
