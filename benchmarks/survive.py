@@ -17,42 +17,82 @@ When a run is done, its x, y and cost are compared with those of one that nobody
 - `corrupt_loaded`: damaged checkpoints that were not passed over; `refused`: second processes that were, of `seconds`.
 """
 
-import json
+import contextlib
+import hashlib
+import multiprocessing
+import os
 import random
-import signal
-import subprocess
+import resource
 import sys
 import tempfile
 import time
+import traceback
+import warnings
 from pathlib import Path
 
+import jax
+import numpy as np
+
+import bilevax as bx
 from benchmarks import harness
+from bilevax.run import checkpoint, run
 from bilevax.run.checkpoint import MANIFEST, PART, SHARD
 
 STEPS, SHORT_STEPS = 40_000, 4000
-CHILD = """
-import json, sys, time
-disturbance, folder, out, steps = sys.argv[1:]
-import jax
-jax.config.update("jax_compilation_cache_dir", sys.argv[3] + ".cache")
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-import bilevax as bx
-from bilevax.run import checkpoint, run
-checkpoint.LARGEST_SHARE, run.CHUNK_SECONDS = 1e9, 0.005
-if disturbance == "clock":
-    time.monotonic = time.perf_counter = lambda: 1.0
-    run.CHUNK_SECONDS = 0.0
-if disturbance == "full":
-    import resource
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-problem = bx.problems.quadratic(dim_x=6, dim_y=4, num_tasks=20, num_samples=8, noise=1.0).problem
-algorithm = bx.bsvrb_v2(upper_step=1e-3, lower_step=1e-2, initialization="cheap")
-folder = None if folder == "none" else folder
-result = bx.solve(problem, algorithm, steps=int(steps), metrics=None, checkpoint=folder, every=0, progress=False)
-import hashlib, numpy as np
-bits = hashlib.sha256(np.asarray(result.x).tobytes() + np.asarray(result.y).tobytes()).hexdigest()
-print(json.dumps([bits, list(result.cost), len(result.trace.rows), result.seconds]))
-"""
+NURSERY = multiprocessing.get_context("forkserver")  # imports JAX once; children are forked before it starts
+NURSERY.set_forkserver_preload(["bilevax", "benchmarks.harness"])
+
+
+def solve(disturbance, folder, steps):
+    """The run of a child: bits of its x and y, its cost, the rows of its trace."""
+    checkpoint.LARGEST_SHARE, run.CHUNK_SECONDS = 1e9, 0.005
+    if disturbance == "clock":
+        time.monotonic = time.perf_counter = lambda: 1.0
+        run.CHUNK_SECONDS = 0.0
+    if disturbance == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    problem = bx.problems.quadratic(dim_x=6, dim_y=4, num_tasks=20, num_samples=8, noise=1.0).problem
+    algorithm = bx.bsvrb_v2(upper_step=1e-3, lower_step=1e-2, initialization="cheap")
+    result = bx.solve(problem, algorithm, steps=steps, metrics=None, checkpoint=folder, every=0, progress=False)
+    bits = hashlib.sha256(np.asarray(result.x).tobytes() + np.asarray(result.y).tobytes()).hexdigest()
+    return [bits, list(result.cost), len(result.trace.rows)]
+
+
+def be_child(pipe, cache, *arguments):
+    """A child: it sends what its run ends with, and then its warnings; or what it was ended by."""
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            found = solve(*arguments)
+        except Exception:
+            pipe.send((None, traceback.format_exc()))
+        else:
+            pipe.send((found, "\n".join(str(warning.message) for warning in told)))
+
+
+class Child:
+    """A process that solves, and what it told at its end."""
+
+    def __init__(self, *arguments):
+        self.pipe, end = NURSERY.Pipe(duplex=False)
+        self.process = NURSERY.Process(target=be_child, args=(end, *arguments))
+        self.process.start()
+        end.close()
+
+    def lives(self):
+        """Whether it has not ended."""
+        return self.process.is_alive()
+
+    def end(self):
+        """What its run ended with (None where it was killed or failed), and its words."""
+        told = None, "killed"
+        with contextlib.suppress(EOFError):
+            told = self.pipe.recv()
+        self.process.join()
+        return told
 
 
 class Trial:
@@ -66,20 +106,16 @@ class Trial:
         self.counts |= dict.fromkeys(("full", "clock"), 0)
         self.folder = home / "run"
 
-    def start(self, disturbance="", folder=None):
+    def start(self, disturbance="", folder="run"):
         """A child on the folder."""
-        arguments = [disturbance, folder or self.folder, self.home / "out", self.steps]
-        return subprocess.Popen(
-            [sys.executable, "-W", "always", "-c", CHILD, *map(str, arguments)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        return Child(self.home / "cache", disturbance, folder and str(self.folder), self.steps)
 
     def undisturbed(self):
         """What a run ends with, and the seconds of a child."""
         begun = time.perf_counter()
-        out, error = self.start(folder="none").communicate()
-        assert out, error
-        return json.loads(out.splitlines()[-1]), time.perf_counter() - begun
+        found, words = self.start(folder=None).end()
+        assert found, words
+        return found, time.perf_counter() - begun
 
     def newest(self):
         """The last checkpoint, if there is one."""
@@ -100,16 +136,16 @@ class Trial:
     def kill(self, child, longest):
         """kill -9 at a random moment, or within a write; whether it came before the end."""
         inside, limit = self.rng.random() < 0.5, time.perf_counter() + self.rng.uniform(0, longest)
-        while child.poll() is None and time.perf_counter() < limit:
+        while child.lives() and time.perf_counter() < limit:
             time.sleep(0.002)
-        while inside and child.poll() is None and not any(self.folder.glob(f"{PART}*")):
+        while inside and child.lives() and not any(self.folder.glob(f"{PART}*")):
             time.sleep(0.0001)
         if inside:
             time.sleep(self.rng.uniform(0, 0.002))
-        if child.poll() is not None:
+        if not child.lives():
             return False
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
+        child.process.kill()
+        child.end()
         self.counts["kills"] += 1
         return True
 
@@ -129,24 +165,22 @@ class Trial:
     def second(self, child):
         """Another child, once the first one has written something."""
         before = self.newest()
-        while child.poll() is None and self.newest() == before:
+        while child.lives() and self.newest() == before:
             time.sleep(0.01)
-        if child.poll() is None:
-            other = self.start()
-            _, error = other.communicate()
-            if child.poll() is None:  # else the folder was free
+        if child.lives():
+            _, words = self.start().end()
+            if child.lives():  # else the folder was free
                 self.counts["seconds"] += 1
-                self.counts["refused"] += "another process is running in" in error
+                self.counts["refused"] += "another process is running in" in words
 
     def end(self, child, expected, damaged):
         """Wait for a child, and compare."""
-        out, error = child.communicate()
-        assert child.returncode == 0, error
+        found, words = child.end()
+        assert found, words
         if damaged:
-            self.counts["corrupt_loaded"] += f"{damaged}: " not in error
+            self.counts["corrupt_loaded"] += f"{damaged}: " not in words
         self.counts["ends"] += 1
-        same = json.loads(out.splitlines()[-1])[:3] == expected[:3]
-        self.counts["bit_equal"] += same
+        self.counts["bit_equal"] += found == expected
         for path in sorted(self.folder.rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
 
@@ -165,7 +199,7 @@ def main(arguments=None):
         expected, longest = trial.undisturbed()
         rounds = 0
         while trial.counts["kills"] < kills or not trial.counts["ends"]:
-            trial.round(expected, 1.5 * longest)
+            trial.round(expected, longest)
             rounds += 1
             if rounds % 20 == 0:
                 print(trial.counts, flush=True)
