@@ -27,7 +27,8 @@ def starts(problem, far):
 
 @jax.jit
 def solutions(problem, x, begin):
-    return jax.vmap(lambda i: linear_lower.solver(problem, x, begin).solve(i)[0])(jnp.arange(problem.num_tasks))
+    solve = linear_lower.solver(problem, x, begin).solve
+    return jax.vmap(lambda i, start: solve(i, start)[0])(jnp.arange(problem.num_tasks), begin)
 
 
 @jax.jit

@@ -269,10 +269,10 @@ def test_what_a_solver_says_of_one_task_is_said_of_all(monkeypatch, own_programs
     model = Model(3)
     problem = model.problem()
     stuck = lower.Solver(
-        solve=lambda i: (problem.y0_of(i), jnp.zeros(problem.dim_y)),
+        solve=lambda i, start: (problem.y0_of(i), jnp.zeros(problem.dim_y)),
         inverse=lambda y, i: lambda v: lower.Solution(v, i != 1),
     )
-    monkeypatch.setattr(lower, "solver", lambda problem, x, starts: stuck)
+    monkeypatch.setattr(lower, "solver", lambda problem, x: stuck)
     with pytest.warns(bx.InexactWarning):
         values = bx.exact_values(problem, problem.x0)
     assert values.objective_error == 0
@@ -287,7 +287,7 @@ def test_of_very_many_tasks_some_are_looked_at_and_their_spread_is_told(monkeypa
     problem, x = truth.problem, truth.problem.x0 + 0.3
     y = jnp.asarray(np.random.default_rng(0).normal(size=(30, problem.dim_y)))
     everything = bx.exact_metrics(problem, bx.Variables(x, y))
-    monkeypatch.setattr(metrics, "MOST_TASKS", 29)
+    monkeypatch.setattr(metrics, "MANY", 29)
     monkeypatch.setattr(metrics, "EXCERPT", 12)
     metrics._draw.cache_clear()
     found, some = bx.exact_metrics(problem, bx.Variables(x, y)), np.asarray(metrics.tasks_of_metrics(problem))

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from bilevax.algorithms.registry.parameters import document
 from bilevax.algorithms.registry.tuning import Tuning
 from bilevax.problem import Problem
+from bilevax.shards import COMMON, ROWS, spread
 
 
 class Cost(NamedTuple):
@@ -48,6 +49,14 @@ class Variables(NamedTuple):
 
     x: Float[Array, " d"]
     y: Float[Array, "m dy"]
+
+    def y_of(self, problem: Problem, some: Int[Array, " k"] | None) -> Float[Array, "n dy"]:
+        """y of tasks of these numbers, on shards of the same numbers in each; of all where that is None."""
+        return (
+            self.y
+            if some is None
+            else spread(lambda problem, y, some: y[some], (ROWS, COMMON), ROWS)(problem, self.y, some)
+        )
 
 
 @runtime_checkable

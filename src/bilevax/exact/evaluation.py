@@ -85,13 +85,13 @@ def _gradient_of(problem: Problem, x: X, y: Y, delta: Y, i: Any, invert: lower.I
 
 @partial(jax.jit, static_argnames=("gradient", "short_cut"))
 def _evaluate(
-    problem: Problem, x: X, start: Float[Array, "m dy"] | None, some: Int[Array, " k"] | None, *, gradient: bool,
+    problem: Problem, x: X, start: Float[Array, "n dy"] | None, some: Int[Array, " k"] | None, *, gradient: bool,
     short_cut: bool,
 ) -> Exact:  # fmt: skip
     """Exact values from all samples, without ∇F in less time; with `short_cut` linear models share a factorisation.
 
-    With `some` the means are those over the tasks of these numbers, y is theirs, and their spread counts as an error;
-    on shards these are numbers within each of them.
+    With `some` the means are those over the tasks of these numbers, start and y are theirs, and their spread counts as
+    an error; on shards these are numbers within each of them.
     """
     found = Exact(COMMON, COMMON, ROWS, *[COMMON] * 4)
     values = partial(_values_of_shard, gradient=gradient, short_cut=short_cut)
@@ -99,16 +99,16 @@ def _evaluate(
 
 
 def _values_of_shard(
-    problem: Problem, x: X, start: Float[Array, "m dy"] | None, some: Int[Array, " k"] | None, *, gradient: bool,
+    problem: Problem, x: X, start: Float[Array, "n dy"] | None, some: Int[Array, " k"] | None, *, gradient: bool,
     short_cut: bool,
 ) -> Exact:  # fmt: skip
-    shards = problem.shards
-    starts = jax.vmap(problem.y0_of)(jnp.arange(problem.num_tasks)) if start is None else start
-    solver = (linear_lower if short_cut else lower).solver(problem, x, starts)
+    shards, tasks = problem.shards, jnp.arange(problem.num_tasks) if some is None else some
+    starts = jax.vmap(problem.y0_of)(tasks) if start is None else start
+    solver = linear_lower.solver(problem, x, starts) if short_cut else lower.solver(problem, x)
 
     def one(k: Array) -> tuple[list[_Term], tuple[Y, Array, Array, Array]]:
-        i = k if some is None else some[k]
-        y, delta = solver.solve(i)
+        i = tasks[k]
+        y, delta = solver.solve(i, starts[k])
         terms = [_objective_of(problem, x, y, delta, i)]
         if gradient:
             terms.append(_gradient_of(problem, x, y, delta, i, solver.inverse(y, i)))
@@ -118,7 +118,7 @@ def _values_of_shard(
         return terms, (y, jnp.linalg.norm(left), rounding, terms[0].value)
 
     work, count = max(problem.work, min(problem.dim_y, lower.DENSE_UP_TO) ** 2), problem.num_tasks
-    means, (y, residuals, rounding, values) = chunks.mean_and_all(one, count if some is None else len(some), work)
+    means, (y, residuals, rounding, values) = chunks.mean_and_all(one, len(tasks), work)
     means, is_rounding = shards.mean(means), shards.total((~rounding).sum()) == 0
     errors = [jnp.linalg.norm(jnp.atleast_1d(mean.error)) for mean in means]
     tolerance = TOLERANCE[problem.dtype.name]
@@ -165,12 +165,12 @@ def _evaluate_exactly(problem: Problem, x: X, start: Any, some: Any, gradient: b
 
 
 def exact(
-    problem: Problem, x: X, start: Float[Array, "m dy"] | None = None, some: Int[Array, " k"] | None = None
+    problem: Problem, x: X, start: Float[Array, "n dy"] | None = None, some: Int[Array, " k"] | None = None
 ) -> Exact:
     """F(x), ∇F(x) and y*(x), x and y flat; `start` is where the lower solver begins, a good guess saves time.
 
-    With `some` numbers of tasks F and ∇F are means over these, y is theirs, and `objective_error` holds the standard
-    error of F.
+    With `some` numbers of tasks F and ∇F are means over these, start and y are theirs, and `objective_error` holds the
+    standard error of F.
     """
     return _evaluate_exactly(problem, x, start, some, gradient=True)
 

@@ -126,6 +126,6 @@ def solver(problem: Problem, x: X, starts: Float[Array, "m dy"]) -> Solver:
     """
     shared, exact = common_factors_at(problem, x, starts), 10 * float(jnp.finfo(problem.dtype).eps)
     return Solver(
-        solve=lambda i: _solve(problem, shared, x, starts[i], i),
+        solve=lambda i, start: _solve(problem, shared, x, start, i),
         inverse=lambda y, i: lambda v: _invert(problem, shared, x, y, i, v, exact),
     )

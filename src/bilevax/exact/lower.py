@@ -39,11 +39,11 @@ Inverse = Callable[[Y], Solution]
 class Solver(NamedTuple):
     """How exact values are had at one x.
 
-    `solve(i)` is y_i*(x) and the last step towards it, about what it still lacks; `inverse(y, i)` is the map
+    `solve(i, start)` is y_i*(x) and the last step towards it, about what it still lacks; `inverse(y, i)` is the map
     v ↦ [∇²yy g_i(x, y)]⁻¹v.
     """
 
-    solve: Callable[[Any], tuple[Y, Y]]
+    solve: Callable[[Any, Y], tuple[Y, Y]]
     inverse: Callable[[Y, Any], Inverse]
 
 
@@ -319,17 +319,17 @@ def solve_lower(problem: Problem, x: X, start: Y, i: Any, indices: Indices = Non
     return reached.y, reached.gradients
 
 
-def solver(problem: Problem, x: X, starts: Float[Array, "m dy"]) -> Solver:
+def solver(problem: Problem, x: X) -> Solver:
     """Exact values for any loss, from all samples."""
     exactly = lambda h: Solution(h, jnp.asarray(True))
     if problem.structure.estimates_hessian:
         return Solver(
-            solve=lambda i: ((reached := _approach(problem, x, starts[i], i, None)).y, reached.step),
+            solve=lambda i, start: ((reached := _approach(problem, x, start, i, None)).y, reached.step),
             inverse=lambda y, i: inverse_at(problem, x, y, i),
         )
 
-    def solve_all(i: Any) -> tuple[Y, Y]:
-        y, _ = solve_lower(problem, x, starts[i], i)
+    def solve_all(i: Any, start: Y) -> tuple[Y, Y]:
+        y, _ = solve_lower(problem, x, start, i)
         return y, _remainder(problem, y, i, problem.lower_gradient(x, y, i))
 
     return Solver(

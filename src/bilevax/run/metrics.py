@@ -11,9 +11,10 @@ from bilevax import arguments
 from bilevax.algorithms.contract import Variables
 from bilevax.exact.evaluation import exact
 from bilevax.problem import Problem
+from bilevax.run.reached import MANY
 from bilevax.shards import COMMON, ROWS, spread
 
-MOST_TASKS, EXCERPT = 20_000, 1024  # up to so many tasks all of them are looked at; of more so many
+EXCERPT = 1024  # tasks that are looked at where there are many
 
 
 def exact_metrics(
@@ -30,28 +31,26 @@ def exact_metrics(
             raise TypeError(f"{name} must be a bilevax.{kind.__name__}; got {type(value).__name__}.")
     arguments.flag("all_tasks", all_tasks)
     some = None if all_tasks else tasks_of_metrics(problem)
-    truth = exact(problem, variables.x, variables.y, some)
+    y = variables.y_of(problem, some)
+    truth = exact(problem, variables.x, y, some)
     return {
         "objective": truth.objective,
         "grad_norm": jnp.linalg.norm(truth.gradient),
-        "lower_gap": _lower_gap(problem, variables.y, truth.y, some),
+        "lower_gap": _lower_gap(problem, y, truth.y),
         "objective_error": truth.objective_error,
     }
 
 
-def _lower_gap(
-    problem: Problem, y: Float[Array, "m dy"], solutions: Float[Array, "k dy"], some: Int[Array, " n"] | None
-) -> Float[Array, ""]:
+def _lower_gap(problem: Problem, y: Float[Array, "n dy"], solutions: Float[Array, "n dy"]) -> Float[Array, ""]:
     """The mean of ‖y_i − y_i*‖², over these tasks."""
-    squares = lambda problem, y, truth, some: jnp.sum(((y if some is None else y[some]) - truth) ** 2, axis=1)
-    mean = lambda problem, *given: problem.shards.mean(jnp.mean(squares(problem, *given)))
-    return spread(mean, (ROWS, ROWS, COMMON), COMMON)(problem, y, solutions, some)
+    mean = lambda problem, y, truth: problem.shards.mean(jnp.mean(jnp.sum((y - truth) ** 2, axis=1)))
+    return spread(mean, (ROWS, ROWS), COMMON)(problem, y, solutions)
 
 
 def tasks_of_metrics(problem: Problem) -> Int[Array, " k"] | None:
     """The tasks that are looked at by default, on shards the same numbers in each; None where it is all of them."""
     shards = problem.shards.count
-    return None if problem.num_tasks <= MOST_TASKS else _draw(problem.num_tasks // shards, -(-EXCERPT // shards))
+    return None if problem.num_tasks <= MANY else _draw(problem.num_tasks // shards, -(-EXCERPT // shards))
 
 
 @lru_cache(maxsize=8)

@@ -18,9 +18,11 @@ from bilevax.run import watch
 from bilevax.run.ahead import ReadAhead
 from bilevax.run.guard import Guard
 from bilevax.run.plan import RUN_COLUMNS, Metrics, Plan, evaluate, start_of
+from bilevax.run.reached import MANY
 from bilevax.run.result import Result
 from bilevax.run.trace import Trace
 
+QUICK_COPY, COPY_SHARE = 0.02, 0.05  # seconds of a copy of the state that do not matter; a share of the time for others
 CHUNK_SECONDS = 0.25  # how long one call should take, so that Ctrl-C and the clock are heard
 
 
@@ -46,7 +48,8 @@ class Run:
     notes: tuple[str, ...] = ()
     trial: Mapping[str, Any] | None = None  # what the metrics returned at x0 and y0, until the first record
     ahead: ReadAhead | None = None  # where samples are on a disk
-    saved: "Run | None" = None  # as it was at the last record: a chunk that raises takes its state with it
+    saved: "Run | None" = None  # as it was at a record: a chunk that raises takes its state with it
+    copy_seconds: float = 0.0  # what a copy of the state takes
 
     def record(self, metrics: Metrics | None) -> None:
         trial, self.trial = self.trial, None
@@ -61,15 +64,21 @@ class Run:
         if (
             trial is not None
             and self.problem.shards.count == 1
+            and self.problem.num_tasks <= MANY
             and all(map(jnp.array_equal, reached, start_of(self.problem)))
         ):
             return trial
         return evaluate(metrics, self.problem, reached, f"after {self.steps} steps")
 
     def _save(self) -> None:
-        """Keep a copy of the state, unless it is so large that two of them may not fit."""
-        if device.has_room_for_copy(self.state):
-            self.saved = replace(self, state=jax.tree.map(jnp.copy, self.state), saved=None)
+        """Keep a copy of the state, unless copies take long or two of them may not fit."""
+        since = math.inf if self.saved is None else self.seconds - self.saved.seconds
+        if (self.copy_seconds < QUICK_COPY or since >= self.copy_seconds / COPY_SHARE) and device.has_room_for_copy(
+            self.state
+        ):
+            begun = time.perf_counter()
+            self.saved = replace(self, state=jax.block_until_ready(jax.tree.map(jnp.copy, self.state)), saved=None)
+            self.copy_seconds = time.perf_counter() - begun
 
     def look(self) -> None:
         """Whether the lower problems are as curved as was said: at the start, and after 1, 2, 4, 8, ... records."""

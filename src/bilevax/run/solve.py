@@ -17,11 +17,9 @@ from bilevax import arguments, device, identity, schedule
 from bilevax.algorithms.contract import (
     Algorithm,
     Cost,
-    Variables,
     check_parts,
     check_state,
     check_step,
-    check_variables,
 )
 from bilevax.algorithms.frame import rate_at
 from bilevax.problem import Problem
@@ -32,12 +30,13 @@ from bilevax.run.choice import METHODS, Choice, choose_method, method_of
 from bilevax.run.guard import Guard
 from bilevax.run.metrics import exact_metrics, words_on_metrics
 from bilevax.run.plan import CHUNK, Budget, Metrics, Plan, record_interval
+from bilevax.run.reached import programs_of, reach
 from bilevax.run.result import Result
 from bilevax.run.run import Run, as_cost
 from bilevax.run.saved import SavedState, restore
 from bilevax.run.trace import Trace
 from bilevax.schedule import RateRule, Scales
-from bilevax.shards import COMMON, OWN, ROWS, Alone, Shards, spread
+from bilevax.shards import COMMON, OWN, Alone, Shards, spread
 
 
 def _origin_of(problem: Problem, algorithm: Algorithm) -> dict[str, str]:
@@ -67,7 +66,7 @@ def _begin(
 ) -> Run:
     """A fresh run, or the resumed one on copies: a compiled loop takes its state's memory over."""
     init_key, step_key = jax.random.split(jax.random.key(seed))
-    variables = _variables_of(algorithm.name, algorithm.variables)
+    variables = functools.partial(reach, programs_of(algorithm.name, algorithm.variables))
     of_all: dict[str, Any] = {
         "problem": problem, "algorithm": algorithm, "key": step_key, "variables": variables, "seed": seed,
         "origin": origin, "compiled_start": functools.partial(_start_for, algorithm, _compiled_start),
@@ -129,13 +128,6 @@ def _check_batches(problem: Problem, settings: Mapping[str, Any]) -> None:
                 f"{name} must be so small that a batch fits in memory; {size} samples of {row} bytes for each of "
                 f"{count} tasks take {needed / 1e9:.3g} GB, and {available / 1e9:.3g} GB are available."
             )
-
-
-@functools.lru_cache(maxsize=16)
-def _variables_of(name: str, variables: Callable[..., Any]) -> Callable[..., Any]:
-    """`variables`, looked at while it is traced; one compiled function for all runs of an algorithm."""
-    checked = lambda problem, state: check_variables(name, problem, variables(problem, state))
-    return jax.jit(spread(checked, (OWN,), Variables(COMMON, ROWS)))
 
 
 @functools.lru_cache(maxsize=16)
