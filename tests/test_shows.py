@@ -11,6 +11,7 @@ import matplotlib.image
 import pytest
 
 import bilevax
+from benchmarks import many
 
 ROOT = Path(__file__).parent.parent
 
@@ -221,6 +222,12 @@ def test_runs_that_are_killed_survive(tmp_path):
     assert figures["kills"] > 0
     assert figures["bit_equal"] == figures["ends"] > 0
     assert figures["corrupt_loaded"] == 0
+
+
+def test_the_benchmark_of_very_many_tasks_tells_what_metrics_take(tmp_path):
+    figures = many.main(["--short", "--json", str(tmp_path / "m.json")])
+    assert json.loads((tmp_path / "m.json").read_text()) == figures
+    assert 0 < figures["block_soba-30000.steps"] < figures["block_soba-30000.none"]
 
 
 def test_the_benchmark_of_samples_on_disk_finds_the_same_bits(tmp_path):
