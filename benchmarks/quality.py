@@ -76,8 +76,8 @@ def run(problem, make, grid, seconds, records):
         return value if np.isfinite(value) else np.inf
 
     step = min(grid, key=last_objective) if len(grid) > 1 else grid[0]
-    every = interval(problem, algorithms[step], seconds, records)
-    return solve_for(problem, algorithms[step], seconds, every, seed=0), step
+    every = interval(problem, algorithms[step], {"seconds": seconds}, records)
+    return solve_for(problem, algorithms[step], {"seconds": seconds}, every, seed=0), step
 
 
 def first_within(trace, gap, best, column):

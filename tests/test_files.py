@@ -8,8 +8,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -390,36 +388,9 @@ def test_a_claim_is_for_one_process_and_ends_with_it(tmp_path):
     assert not path.exists()
 
 
-def test_processes_that_want_the_same_agree_and_others_are_refused(tmp_path):
-    path = tmp_path / "wanted"
-    other = holder(path, "locks.agree(path, 'five seconds')")
-    with locks.agree(path, "five seconds") as had, locks.agree(path, "ten seconds") as different:
-        assert (had, different) == (True, False)
-        kill(other)
-        with locks.agree(path, "ten seconds") as different:
-            assert not different
-    assert not path.exists()
-    with locks.agree(path, "ten seconds") as had:
-        assert had
-
-
-def test_a_lock_that_is_just_being_left_by_the_last_one_does_not_refuse_the_next(tmp_path):
-    leaving = locks.hold(tmp_path / "wanted", shared=True)  # another process took the file away, and this is a new one
-
-    def want():
-        with locks.agree(tmp_path / "wanted", "ten seconds") as had:
-            return had
-
-    with ThreadPoolExecutor() as pool:
-        next_one = pool.submit(want)
-        time.sleep(0.05)
-        os.close(leaving)
-        assert next_one.result()
-
-
 def test_without_locks_everything_is_granted_and_files_still_appear(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "fcntl", None)
-    with locks.claim(tmp_path / "x") as one, locks.claim(tmp_path / "x") as two, locks.agree(tmp_path / "x", "a"):
+    with locks.claim(tmp_path / "x") as one, locks.claim(tmp_path / "x") as two:
         assert one
         assert two
     files.write_whole(tmp_path / "file", b"whole")

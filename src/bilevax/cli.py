@@ -124,7 +124,7 @@ def _add_experiments(bilevax: Any) -> None:
     @click.argument("what", type=click.Choice(["figure1", "figure2", "table1"]))
     @click.option("--quick", is_flag=True, help="The same picture, coarser, within minutes.")
     @click.option("--seconds", type=positive, help="Seconds of steps for each run of a figure.")
-    @click.option("--tune", is_flag=True, help="Find the settings anew, and write them to DIR/tuned.json.")
+    @click.option("--tune", is_flag=True, help="Find the settings anew, and write them to DIR/tuned.")
     @click.option("--out", type=folder, required=True, help="Where runs are stored and the report is written.")
     def reproduce(what: str, quick: bool, seconds: float | None, tune: bool, out: Path) -> None:
         """Run one of the paper's experiments, and report on it.
@@ -145,11 +145,17 @@ def _add_experiments(bilevax: Any) -> None:
     @click.option("--tasks", type=click.IntRange(min=1), default=1, show_default=True, help="Lower problems.")
     @click.option("--algorithms", required=True, help="Their names, separated by commas; see `bilevax algorithms`.")
     @click.option("--plugin", "plugins", multiple=True, help=PLUGIN)
-    @click.option("--seconds", type=positive, default=5.0, show_default=True, help="Seconds of steps for each run.")
+    @click.option("--seconds", type=positive, help="Seconds of steps for each run.  [default: 5]")
+    @click.option("--steps", type=click.IntRange(min=1), help="Steps of each run, instead.")
+    @click.option("--samples", type=click.IntRange(min=1), help="Samples of each run, instead.")
     @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True)
     @click.option("--out", type=folder, required=True, help="Where runs are stored and the report is written.")
     def compare(out: Path, algorithms: str, plugins: tuple[str, ...], **options: Any) -> None:
-        """Compare algorithms on a data set of your own: tune all with the same effort, run, report."""
+        """Compare algorithms on a data set of your own: tune all with the same effort, run, report.
+
+        The same command may be started many times on one folder, on one machine or on many that share it: they divide
+        the work. With --steps or --samples what it finds does not depend on how busy a machine is.
+        """
         _require("bilevax compare", "matplotlib", "plotly", "jinja2", "pooch")
         with _plain_errors():
             _load_plugins(plugins)
@@ -201,10 +207,15 @@ def _reproduce(what: str, quick: bool, seconds: float | None, tune: bool, out: P
     _report(out)
 
 
-def _compare(out: Path, algorithms: tuple[str, ...], seconds: float, seeds: int, **case: Any) -> None:
+def _compare(
+    out: Path, algorithms: tuple[str, ...], seconds: float | None, steps: int | None, samples: int | None, seeds: int,
+    **case: Any,
+) -> None:  # fmt: skip
     from bilevax import lab
 
-    experiment = lab.Experiment("compare", (lab.Case(**case),), algorithms, seconds, seeds)
+    seconds = 5.0 if seconds is steps is samples is None else seconds
+    cases = (lab.Case(**case),)
+    experiment = lab.Experiment("compare", cases, algorithms, seconds, seeds, steps=steps, samples=samples)
     lab.conduct(experiment, lab.tune_all(experiment, out, _say), out, _say)
     _report(out)
 

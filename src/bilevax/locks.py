@@ -74,37 +74,3 @@ def claim(path: Path) -> Iterator[bool]:
         if file is not None:
             path.unlink(missing_ok=True)
             os.close(file)
-
-
-@contextlib.contextmanager
-def agree(path: Path, content: str) -> Iterator[bool]:
-    """Whether all processes that have the name now want the same: with another content another one has it.
-
-    The file is a lock; it goes with the last of them.
-    """
-    file = _agree_on_file(path, content.encode()) if fcntl else None
-    try:
-        yield file is not None or fcntl is None
-    finally:
-        if file is not None:
-            if lock(file, wait=False) and stands_at(file, path):
-                path.unlink(missing_ok=True)
-            os.close(file)
-
-
-def _agree_on_file(path: Path, content: bytes) -> int | None:
-    """The file, open, locked with the others and with this content; None where they have another."""
-    while True:
-        first = hold(path, wait=False)
-        if first is not None:
-            os.ftruncate(first, 0)
-            os.pwrite(first, content, 0)
-            os.close(first)  # not turned into a shared lock: that is no single step either, and others may come between
-        file = hold(path, shared=True)
-        assert file is not None  # it waits
-        found = os.pread(file, len(content) + 1, 0)
-        if found == content:
-            return file
-        os.close(file)
-        if found:  # an empty file is a new one: the last of the others has just left
-            return None

@@ -1,9 +1,11 @@
 """The paper's experiments are what its text says, every method is tuned alike, and no run is made twice or lost."""
 
 import csv
+import itertools
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -57,7 +59,7 @@ def little_effort(monkeypatch):
     """Three settings and short rounds."""
     monkeypatch.setattr(tuning, "FIELD", 3)
     monkeypatch.setattr(tuning, "ROUNDS", ((3, 0.5), (2, 1.0)))
-    monkeypatch.setattr(tuning, "steps_within", lambda problem, contender, seconds: 12)
+    monkeypatch.setattr(tuning, "steps_within", lambda problem, contender, budget: 12)
 
 
 def steps_of(name, **options):
@@ -430,10 +432,11 @@ def test_two_processes_store_in_one_folder_and_nothing_is_lost(tmp_path):
     command = [sys.executable, "-c", ROOMS_ALONE, tmp_path]
     writers = [subprocess.Popen([*command, name], stderr=subprocess.PIPE, text=True) for name in ("one", "two")]
     assert [writer.communicate(timeout=100)[1] for writer in writers] == ["", ""]
-    assert len(store.read_tuning(tmp_path)["compare"]["p"]) == 2 * 80
+    for who, k in itertools.product(("one", "two"), range(80)):
+        assert store.read_tuning(tmp_path, ("compare", "p", f"{who} {k}")) == {"asked": k}
     paths = list((tmp_path / "runs").iterdir())
     assert sorted(Record.load(path).seed for path in paths) == [0, 1, 2]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "tuned.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "tuned"]
 
 
 def test_two_runs_stored_at_the_same_time_do_not_take_each_other_away(tmp_path, monkeypatch):
@@ -474,7 +477,7 @@ def test_two_commands_on_one_folder_share_the_runs(small, tmp_path, monkeypatch)
     made, result = [], SimpleNamespace(status="done", message="", trace=bx.Trace())
     result.trace.add({"step": 0, "samples": 0, "seconds": 0.0, "objective": 1.0})
 
-    def solve_for(problem, algorithm, seconds, every, seed, judge):
+    def solve_for(problem, algorithm, budget, every, seed, judge, checkpoint):
         made.append((algorithm, seed))
         time.sleep(0.02)
         return result
@@ -504,13 +507,20 @@ def test_a_command_that_would_replace_the_runs_of_another_one_is_refused(small, 
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+def ended():
+    """The number of a process that is no more."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
 def test_what_killed_commands_left_is_swept_and_what_others_hold_is_not(tmp_path):
     with store.keep_folder(tmp_path, [("runs", RUN)]):
-        for name in (".compare-p-b-runs.lock", "compare-p-b-0.json.part", "../tuned.json.part"):
-            (tmp_path / "runs" / name).write_text("left")
+        for name in (".compare-p-b-runs.0123456789.12345678.lease", ".compare-p-b-0-0123456789.000003.lease"):
+            (tmp_path / "runs" / name).write_text(json.dumps({"host": socket.gethostname(), "process": ended()}))
         with store.keep_folder(tmp_path, [("runs", replace(RUN, algorithm="c"))]):
-            names = {path.name for path in tmp_path.rglob("*")}
-            assert names == {"runs", ".compare-p-a-runs.lock", ".compare-p-c-runs.lock"}
+            names = {path.name.split(".")[1] for path in (tmp_path / "runs").iterdir()}
+            assert names == {"compare-p-a-runs", "compare-p-c-runs"}
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -523,13 +533,16 @@ def test_a_run_with_a_long_name_is_stored(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["{", "[1]", '{"x": {"p": 3}}', '{"x": {"p": {"a": 3}}}', '{"x": {"p": {"a": {"options": 3}}}}', "[" * 10**5],
-    ids=["no JSON", "list", "number", "method", "options", "deep"],
+    ["{", "[1]", '{"options": 3}', "[" * 10**5],
+    ids=["no JSON", "list", "options", "deep"],
 )
 def test_a_damaged_file_of_settings_is_named(tmp_path, content):
-    (tmp_path / "tuned.json").write_text(content)
-    with pytest.raises(ValueError, match=r"tuned\.json is not a file of tuned settings"):
-        store.read_tuning(tmp_path)
+    place = ("compare", "p", "a")
+    store.add_tuning(tmp_path, place, {})
+    (path,) = (tmp_path / "tuned").iterdir()
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"{path.name} is not a file of tuned settings"):
+        store.read_tuning(tmp_path, place)
 
 
 def test_a_damaged_run_is_named(tmp_path):
@@ -561,13 +574,80 @@ def test_compare_tunes_runs_and_reports_on_a_users_file(table, tmp_path, little_
     given = (*given, "--seconds", 0.02, "--seeds", 2, "--out", out)
     first = command(*given)
     assert first.exit_code == 0, first.output
-    assert {"report.html", "compare.png", "compare.svg", "tuned.json"} <= {path.name for path in out.iterdir()}
+    assert {"report.html", "compare.png", "compare.svg", "tuned"} <= {path.name for path in out.iterdir()}
     assert "RSVRB" in (out / "report.html").read_text()
-    tuned = json.loads((out / "tuned.json").read_text())["compare"]["table.csv-3"]
-    assert set(tuned["rsvrb"]["options"]) == {"upper", "lower", "mixing", "initial_batch_size"}
+    tuned = store.read_tuning(out, ("compare", "table.csv-3", "rsvrb"))
+    assert set(tuned["options"]) == {"upper", "lower", "mixing", "initial_batch_size"}
     again = command(*given)
     assert "tuning" not in again.output
     assert "seed" not in again.output
+
+
+@pytest.mark.parametrize("measure", ["steps", "samples"])
+def test_budgets_of_steps_and_samples_do_not_ask_the_clock(table, tmp_path, little_effort, monkeypatch, measure):
+    amount = {"steps": 40, "samples": 4000}[measure]
+    given = ("compare", "--data", table, "--label", "class", "--algorithms", "soba", f"--{measure}", amount)
+    outcomes = [command(*given, "--seeds", 1, "--out", tmp_path / out) for out in ("one", "two")]
+    assert [outcome.exit_code for outcome in outcomes] == [0, 0], outcomes[0].output
+    first, second = (Record.load(next((tmp_path / out / "runs").glob("*-soba-*.json"))) for out in ("one", "two"))
+    assert (first.seconds, getattr(first, measure)) == (None, amount)
+    assert amount <= first.rows[-1]["step" if measure == "steps" else measure] < 1.1 * amount
+    apart = [[{**row, "seconds": 0} for row in record.rows] for record in (first, second)]
+    assert apart[0] == apart[1]
+    assert len(first.rows) > 5
+
+
+def test_the_steps_of_a_budget_are_counted_from_samples(table):
+    problem, contender = lab.Case(str(table)).problem(), lab.find_contender("soba")
+    steps = tuning.steps_within(problem, contender, {"samples": 10_000})
+    middle = tuning._setting(contender, {"upper": 0.5, "lower": 0.5})
+    result = bx.solve(problem, contender.algorithm(problem, middle), steps=steps, metrics=None)
+    assert 9_900 <= result.cost.samples <= 10_000
+    assert tuning.steps_within(problem, contender, {"steps": 77}) == 77
+
+
+def test_a_comparison_has_one_budget(table):
+    case = lab.Case(str(table))
+    with pytest.raises(ValueError, match=r"one of seconds, steps and samples; got seconds=5\.0, steps=3"):
+        lab.Experiment("compare", (case,), ("soba",), steps=3)
+    with pytest.raises(ValueError, match="got none"):
+        lab.Experiment("compare", (case,), ("soba",), seconds=None)
+    with pytest.raises(ValueError, match="samples"):
+        lab.Experiment("compare", (case,), ("soba",), seconds=None, samples=0)
+
+
+def test_a_long_run_that_was_interrupted_goes_on(small, tmp_path, monkeypatch):
+    """SIGTERM writes a checkpoint beside the runs; it is gone when the run is stored."""
+    experiment, known = small
+    experiment = replace(experiment, seconds=None, steps=60, seeds=1, algorithms=("soba",))
+    solve, begun = runs.solve, []
+
+    def stop_in_the_middle(problem, algorithm, **given):
+        if given.get("checkpoint") is not None and not begun:
+            given |= {"steps": 30}
+            begun.append(solve(problem, algorithm, **given))
+            return replace(begun[0], status="interrupted")
+        return solve(problem, algorithm, **given)
+
+    monkeypatch.setattr(runs, "solve", stop_in_the_middle)
+    with pytest.raises(lab.Interruption):
+        lab.conduct(experiment, known, tmp_path)
+    assert len(list((tmp_path / "runs").glob(".*.run"))) == 1
+    taken = []
+    monkeypatch.setattr(runs, "solve", lambda *given, **more: taken.append(solve(*given, **more)) or taken[-1])
+    lab.conduct(experiment, known, tmp_path)
+    (record,) = (record for path in (tmp_path / "runs").glob("*soba*.json") if (record := Record.load(path)))
+    whole = solve(
+        experiment.cases[0].problem(),
+        runs.find_contender("soba").algorithm(
+            experiment.cases[0].problem(), known["compare"][experiment.cases[0].name]["soba"]["options"]
+        ),
+        steps=60,
+        seed=0,
+        metrics=runs.objective_metric(experiment.cases[0].problem()),
+    )
+    assert record.rows[-1]["objective"] == whole.trace["objective"][-1]
+    assert list((tmp_path / "runs").glob(".*")) == []
 
 
 def test_reproduce_runs_a_figure_with_the_shipped_settings(small, tmp_path, monkeypatch):
@@ -673,5 +753,5 @@ def test_the_start_does_not_count_as_steps(table, monkeypatch):
         return replace(result, seconds=7.0)
 
     monkeypatch.setattr(tuning, "solve", counted)
-    assert tuning.steps_within(problem, lab.find_contender("soba"), 1.0) == 40 / tuning.PACE
+    assert tuning.steps_within(problem, lab.find_contender("soba"), {"seconds": 1.0}) == 40 / tuning.PACE
     assert budgets[1]["seconds"] == 7.0 + tuning.PACE

@@ -1,6 +1,5 @@
 """Algorithms from outside the package register themselves, and `bilevax compare` knows them."""
 
-import json
 import sys
 from importlib.metadata import EntryPoint
 
@@ -15,6 +14,7 @@ from bilevax.algorithms.registry import plugins
 from bilevax.algorithms.registry.tuning import STEPS, constant_steps
 from bilevax.lab import tuning
 from bilevax.lab.record import Record
+from bilevax.lab.store import read_tuning
 
 FACTS = 'paper="mine", loops="single", batch="O(1)", samples="?", tasks="all", memory="?", curvature="?", accepts="any"'
 TUNING = ', tuning=bx.Tuning("My SOBA", STEPS, constant_steps)'
@@ -73,15 +73,16 @@ def test_compare_tunes_and_runs_an_algorithm_of_the_users_own(plugin, tmp_path, 
     origins = {run.algorithm: run.origin for run in runs}
     assert origins["my_soba"].startswith("mine_")
     assert origins["soba"] is None
-    before = json.loads((tmp_path / "out" / "tuned.json").read_text())
+    read = lambda: {name: read_tuning(tmp_path / "out", ("compare", "table.csv", name)) for name in ("soba", "my_soba")}
+    before = read()
     plugin.write_text(SOURCE.replace("bx.soba(", "bx.ma_soba("))  # another algorithm under the old name
     again = compare(tmp_path, "--plugin", plugin, "--algorithms", "my_soba,soba")
     assert again.exit_code == 0, again.output
     assert "tuned My SOBA" in again.output
     assert "tuned SOBA" not in again.output
-    after = json.loads((tmp_path / "out" / "tuned.json").read_text())
-    assert before["compare"]["table.csv"]["soba"] == after["compare"]["table.csv"]["soba"]
-    assert before["compare"]["table.csv"]["my_soba"] != after["compare"]["table.csv"]["my_soba"]
+    after = read()
+    assert before["soba"] == after["soba"]
+    assert before["my_soba"] != after["my_soba"]
 
 
 @pytest.mark.parametrize("given", ["mine", "mine.py", "./mine.py"])

@@ -39,10 +39,10 @@ def _tells(kind: type) -> Any:
 class Record:
     """A run of an algorithm on a problem, or of the reference; what does not apply is None, and not on disk.
 
-    What was asked for: `seed`; `options` of the algorithm, tuned with some `effort`; `seconds` and `records` of the
-    run; the `content` (a digest) and `weights` of the problem, its `precision`, whether F is that of an `excerpt` of
-    the tasks; the `origin` of an algorithm from outside the package. Of Table 1: `tasks`, `seeds`, the `share` of the
-    samples and the exponent of the `theory`.
+    What was asked for: `seed`; `options` of the algorithm, tuned with some `effort`; `seconds`, `steps` or
+    `samples` and `records` of the run; the `content` (a digest) and `weights` of the problem, its `precision`,
+    whether F is that of an `excerpt` of the tasks; the `origin` of an algorithm from outside the package. Of Table
+    1: `tasks`, `seeds`, the `share` of the samples and the exponent of the `theory`.
 
     What is told: how it ended, `facts` and a `remark` on the problem, the `exponent` that was found, `versions` and
     `machine`.
@@ -66,6 +66,8 @@ class Record:
     seeds: int | None = _asks(int)
     share: float | None = _asks(float)
     theory: float | None = _asks(float)
+    steps: int | None = _asks(int)
+    samples: int | None = _asks(int)
     status: str | None = _tells(str)
     message: str | None = _tells(str)
     exponent: float | None = _tells(float)

@@ -21,7 +21,6 @@ from bilevax.lab.record import REFERENCE, Record
 from bilevax.lab.reference import run_lbfgs
 from bilevax.lab.specification import Experiment
 from bilevax.lab.store import (
-    TUNING,
     add_tuning,
     find_run,
     keep_folder,
@@ -30,6 +29,7 @@ from bilevax.lab.store import (
     read_tuning,
     run_key,
     store_run,
+    unfinished_path,
 )  # fmt: skip
 from bilevax.problem import Problem
 from bilevax.run.plan import Metrics
@@ -37,6 +37,7 @@ from bilevax.run.result import Result
 from bilevax.run.solve import solve
 from bilevax.run.trace import Trace
 
+PACKAGE_TUNING = "tuned.json"
 TRIAL_STEPS = 20
 Tell = Callable[[str], None]
 Tunings = dict[str, Any]
@@ -48,11 +49,11 @@ class Interruption(Exception):  # noqa: N818  # no error: the user asked for it
 
 def read_package_tuning() -> Tunings:
     """The settings that come with the package, by experiment, problem and algorithm."""
-    return json.loads((files("bilevax.lab") / TUNING).read_text())
+    return json.loads((files("bilevax.lab") / PACKAGE_TUNING).read_text())
 
 
 def tune_all(experiment: Experiment, folder: Path, tell: Tell) -> Tunings:
-    """Settings of every method for every data set, each written to the folder's tuned.json as soon as it is known."""
+    """Settings of every method for every data set, each written to a file of DIR/tuned as soon as it is known."""
     tunings: Tunings = {}
     with prepare(Work(experiment, tunings, folder, tell)):
         for case in dict.fromkeys(map(experiment.tuning_case, experiment.cases)):
@@ -78,15 +79,15 @@ def _tune_once(
     """The settings of a method for a data set: those of the folder, or tuned now, by this process or another."""
     place, contender = (experiment.name, case.name, name), find_contender(name)
     origin = {} if contender.origin() is None else {"origin": contender.origin()}
-    wish = {"seconds": experiment.seconds, "effort": tuning.EFFORT, **origin}
+    wish = {**experiment.budget, "effort": tuning.EFFORT, **origin}
 
     def find() -> dict[str, Any] | None:
-        there = read_tuning(folder).get(experiment.name, {}).get(case.name, {}).get(name, {})
+        there = read_tuning(folder, place)
         return there if there.get("asked") == wish else None
 
     def make() -> dict[str, Any]:
         start, words = time.perf_counter(), f"{contender.label} on {case.name}"
-        best = tuning.tune(*problems(), contender, experiment.seconds, lambda line: tell(f"tuning {words}: {line}"))
+        best = tuning.tune(*problems(), contender, experiment.budget, lambda line: tell(f"tuning {words}: {line}"))
         entry = {"options": best.options, "score": best.score, "steps": best.steps, "asked": wish}
         add_tuning(folder, place, entry)
         tell(f"tuned {words} in {time.perf_counter() - start:.0f} s: {best.options}")
@@ -105,19 +106,25 @@ def objective_metric(judge: Problem) -> Metrics:
     return record
 
 
-def interval(problem: Problem, algorithm: Algorithm, seconds: float, records: int) -> int:
-    """Steps between two records, so that a run of so many seconds has about so many."""
+def interval(problem: Problem, algorithm: Algorithm, budget: Mapping[str, float], records: int) -> int:
+    """Steps between two records, so that a run of this budget has about so many."""
+    ((measure, amount),) = budget.items()
+    if measure == "steps":
+        return max(1, int(amount / records))
     trial = solve(problem, algorithm, steps=TRIAL_STEPS, metrics=None, progress=False, record_every=TRIAL_STEPS)
-    first, last = trial.trace["seconds"]
-    return max(1, int(seconds / max((last - first) / TRIAL_STEPS, 1e-7) / records))
+    first, last = trial.trace[measure]
+    return max(1, int(amount / max((last - first) / TRIAL_STEPS, 1e-7) / records))
 
 
 def solve_for(
-    problem: Problem, algorithm: Algorithm, seconds: float, every: int, seed: int, judge: Problem | None = None
-) -> Result:
-    """One run of so many seconds, with F of `judge`, by default the problem, recorded every so many steps."""
+    problem: Problem, algorithm: Algorithm, budget: Mapping[str, Any], every: int, seed: int,
+    judge: Problem | None = None, checkpoint: Path | None = None,
+) -> Result:  # fmt: skip
+    """One run of this budget, with F of `judge`, by default the problem, recorded every so many steps."""
     F = objective_metric(problem if judge is None else judge)
-    return solve(problem, algorithm, seconds=seconds, record_every=every, seed=seed, metrics=F, progress=False)
+    return solve(
+        problem, algorithm, **budget, record_every=every, seed=seed, metrics=F, progress=False, checkpoint=checkpoint
+    )
 
 
 @dataclass(frozen=True)
@@ -149,7 +156,7 @@ class Work:
         contender = find_contender(name)
         return replace(
             self._of(case, name, contender.label), effort=tuning.EFFORT, origin=contender.origin(),
-            seconds=self.experiment.seconds, records=self.experiment.records,
+            **self.experiment.budget, records=self.experiment.records,
         )  # fmt: skip
 
     def reference_request(self, case: Case) -> Record:
@@ -187,12 +194,14 @@ class Work:
         make_once(self.folder, run_key(request), partial(find_run, self.folder, request), make, self.tell, wait)
 
     def _make(self, case: Case, problem: Problem, request: Record, ready: dict[str, tuple[Algorithm, int]]) -> None:
-        name, seconds = request.algorithm, self.experiment.seconds
+        name, budget = request.algorithm, self.experiment.budget
         if name not in ready:  # one object for all seeds: its loop is compiled once
             algorithm = find_contender(name).algorithm(problem, self.options(case, name))
-            ready[name] = algorithm, interval(problem, algorithm, seconds, self.experiment.records)
+            ready[name] = algorithm, interval(problem, algorithm, budget, self.experiment.records)
         algorithm, every = ready[name]
-        result = solve_for(problem, algorithm, seconds, every, request.seed, self.experiment.judge(case, problem))
+        judge = self.experiment.judge(case, problem)
+        unfinished = unfinished_path(self.folder, request)  # a long run that was interrupted goes on from there
+        result = solve_for(problem, algorithm, budget, every, request.seed, judge, unfinished)
         if result.status == "interrupted":
             raise Interruption
         self._conclude(request, case, result.trace, result.status, result.message)

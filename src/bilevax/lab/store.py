@@ -1,7 +1,8 @@
 """Runs on disk: each a file of its own, written as soon as it ends, and found again by what it was asked for.
 
-Several processes may work in one folder: none makes a run that another one is making, and none replaces what another
-one, with other settings, has in use. Where there are no locks (`bilevax.locks`) they do, but every file is whole.
+Several processes, of one machine or of many that share a folder, may work in it: none makes a run that another one is
+making, and none replaces what another one, with other settings, has in use (`bilevax.leases`). What a dead one was at
+is made by the others.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -19,11 +21,12 @@ from typing import Any
 
 from bilevax.files import read_whole, require_writable, write_whole
 from bilevax.lab.record import Record
-from bilevax.locks import agree, alone_in, claim, fcntl
+from bilevax.leases import agree, claim, sweep
 
-RUNS, TUNING = "runs", "tuned.json"
+RUNS, TUNING = "runs", "tuned"
+DIGEST = 10  # letters of a digest
 WAIT = 0.5  # seconds between two looks at what another process makes
-LONGEST = 180  # bytes of a name, which gets a digest and an ending
+LONGEST = 160  # bytes of a name, which gets a digest, what tells claims apart, and an ending
 PACKAGES = ("bilevax", "jax", "jaxlib", "numpy", "scipy", "optax")
 
 
@@ -58,7 +61,7 @@ def _file_name(*parts: Any) -> str:
 
 
 def _digest(request: Any) -> str:
-    return hashlib.sha256(json.dumps(request, sort_keys=True, default=str).encode()).hexdigest()[:10]
+    return hashlib.sha256(json.dumps(request, sort_keys=True, default=str).encode()).hexdigest()[:DIGEST]
 
 
 def key_of(place: tuple[str, str, str], last: Any, request: Any) -> str:
@@ -81,6 +84,11 @@ def run_path(folder: Path, record: Record) -> Path:
     return folder / RUNS / f"{run_key(record)}.json"
 
 
+def unfinished_path(folder: Path, record: Record) -> Path:
+    """Where checkpoints of such a run lie until it ends."""
+    return folder / RUNS / f".{run_key(record)}.run"
+
+
 def find_run(folder: Path, request: Record) -> Record | None:
     """The run that was asked for, if it has been made before."""
     try:
@@ -97,12 +105,23 @@ def store_run(folder: Path, record: Record) -> Path:
     path = run_path(folder, record)
     path.parent.mkdir(parents=True, exist_ok=True)
     alike = _file_name(*place_of(record), record.seed)
-    with alone_in(path.parent):  # or two runs could take each other away
-        replace(record, **provenance()).save(path)
-        for other in path.parent.glob(f"{glob.escape(alike)}-*.json"):
-            if other != path and len(other.name) == len(path.name):
-                other.unlink(missing_ok=True)
+    replace(record, **provenance()).save(path)
+    others = [other for other in path.parent.glob(f"{glob.escape(alike)}-*.json") if len(other.name) == len(path.name)]
+    ages = {other: age for other in others if (age := _age(other)) is not None}
+    for other in ages:
+        if path in ages and ages[other] < ages[path]:  # by age: two runs stored at once must not take each other away
+            other.unlink(missing_ok=True)
+    for unfinished in path.parent.glob(f".{glob.escape(alike)}-{'?' * DIGEST}.run"):
+        shutil.rmtree(unfinished, ignore_errors=True)
     return path
+
+
+def _age(path: Path) -> tuple[int, str] | None:
+    """An order of files in time, by the clock of their disk; None for one that is gone."""
+    try:
+        return path.stat().st_mtime_ns, path.name
+    except FileNotFoundError:
+        return None
 
 
 def make_once(
@@ -112,7 +131,7 @@ def make_once(
     """What `find` finds, or else what `make` makes, unless another process is at it: then wait for that, or None."""
     is_waiting = False
     while True:
-        with claim(_lock(folder, key)) as mine:
+        with claim(_home(folder), key) as mine:
             there = find()
             if there is not None:
                 return there
@@ -134,25 +153,17 @@ def keep_folder(folder: Path, uses: Iterable[tuple[str, Record]]) -> Iterator[No
     that ask for the same share the work; one that asks for something else meanwhile is refused.
     """
     require_writable(folder)
-    _sweep(folder)
+    sweep(_home(folder))
     with contextlib.ExitStack() as stack:
         for what, record in uses:
             stack.enter_context(_keep(folder, what, record))
         yield
 
 
-def _sweep(folder: Path) -> None:
-    """Remove locks and beginnings of files that no living process holds."""
-    if fcntl is not None:
-        for path in [*folder.glob(f"{RUNS}/.*.lock"), *folder.glob(f"{RUNS}/*.part"), *folder.glob(f"{TUNING}.part")]:
-            with claim(path):  # goes with the claim
-                pass
-
-
 @contextlib.contextmanager
 def _keep(folder: Path, what: str, record: Record) -> Iterator[None]:
     alike = {name: value for name, value in record.request().items() if name != "seed"}
-    with agree(_lock(folder, f"{_file_name(*place_of(record))}-{what}"), _digest(alike)) as same:
+    with agree(_home(folder), f"{_file_name(*place_of(record))}-{what}", _digest(alike)) as same:
         if not same:
             raise ValueError(
                 f"another command is at {record.algorithm} on {record.problem} with other settings, and has its "
@@ -161,42 +172,32 @@ def _keep(folder: Path, what: str, record: Record) -> Iterator[None]:
         yield
 
 
-def _lock(folder: Path, name: str) -> Path:
-    """A hidden file beside the runs; it is there for as long as it is locked."""
+def _home(folder: Path) -> Path:
+    """Where runs lie, and hidden beside them what is claimed."""
     (folder / RUNS).mkdir(parents=True, exist_ok=True)
-    return folder / RUNS / f".{name}.lock"
+    return folder / RUNS
 
 
-def read_tuning(folder: Path) -> dict[str, Any]:
-    """What has been tuned in a folder so far, by experiment, problem and algorithm."""
-    path = folder / TUNING
+def _tuning_path(folder: Path, place: tuple[str, str, str]) -> Path:
+    return folder / TUNING / f"{key_of(place, 'tuned', place)}.json"
+
+
+def read_tuning(folder: Path, place: tuple[str, str, str]) -> dict[str, Any]:
+    """What has been tuned in a folder for an experiment, problem and algorithm; nothing where that was not yet."""
+    path = _tuning_path(folder, place)
     try:
-        tunings = json.loads(read_whole(path))
+        entry = json.loads(read_whole(path))
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a file of tuned settings: it is no JSON ({error}).") from None
-    if not _are_settings(tunings, depth=3):
-        raise ValueError(
-            f"{path} is not a file of tuned settings: it must hold dictionaries by experiment, problem and algorithm, "
-            "each with a dictionary of options."
-        )
-    return tunings
-
-
-def _are_settings(tunings: Any, depth: int) -> bool:
-    if not isinstance(tunings, dict):
-        return False
-    if depth:
-        return all(_are_settings(inside, depth - 1) for inside in tunings.values())
-    return isinstance(tunings.get("options", {}), dict)
+    if not isinstance(entry, dict) or not isinstance(entry.get("options", {}), dict):
+        raise ValueError(f"{path} is not a file of tuned settings: it must hold a dictionary, with one of options.")
+    return entry
 
 
 def add_tuning(folder: Path, place: tuple[str, str, str], entry: Mapping[str, Any]) -> None:
-    """Write what has been tuned for an experiment, problem and algorithm; all that others have written stays."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with alone_in(folder):
-        tunings = read_tuning(folder)
-        experiment, problem, algorithm = place
-        tunings.setdefault(experiment, {}).setdefault(problem, {})[algorithm] = dict(entry)
-        write_whole(folder / TUNING, (json.dumps(tunings, indent=1, sort_keys=True) + "\n").encode())
+    """Write what has been tuned for an experiment, problem and algorithm: a file of its own, so nothing is lost."""
+    path = _tuning_path(folder, place)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, (json.dumps(dict(entry), indent=1, sort_keys=True) + "\n").encode())

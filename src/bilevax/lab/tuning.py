@@ -31,6 +31,7 @@ SEEDS = (100, 101)  # others than those of the runs that are shown
 LOOKS = (0.25, 0.5, 1.0)  # when F is looked at
 STATE_BYTES = 2**30  # of the runs that go side by side; a step takes a few times as much
 PACE = 0.25  # the part of the time in which steps are counted
+PACE_STEPS = 64  # of which the samples are counted
 EFFORT = (
     f"{FIELD} settings for each method and problem, spread evenly over its ranges; rounds of "
     + ", ".join(f"{count} settings with {part:.2g} of the steps" for count, part in ROUNDS)
@@ -63,12 +64,19 @@ def _setting(contender: Contender, point: Mapping[str, float]) -> Options:
     return {**values, **choice}
 
 
-def steps_within(problem: Problem, contender: Contender, seconds: float) -> int:
-    """About how many steps a setting in the middle of the ranges takes in so many seconds, its start apart."""
+def steps_within(problem: Problem, contender: Contender, budget: Mapping[str, Any]) -> int:
+    """About how many steps a setting in the middle of the ranges takes in a budget, its start apart if that is time."""
+    ((measure, amount),) = budget.items()
+    if measure == "steps":
+        return max(len(LOOKS), amount)
     middle = _setting(contender, dict.fromkeys([*contender.tuning.ranges, *contender.tuning.choices], 0.5))
     algorithm = contender.algorithm(problem, middle)
     first = solve(problem, algorithm, steps=1, metrics=None, progress=False)
-    until = first.seconds + PACE * seconds
+    if measure == "samples":
+        more = solve(problem, algorithm, steps=1 + PACE_STEPS, resume=first, metrics=None, progress=False)
+        each = (more.cost.samples - first.cost.samples) / PACE_STEPS
+        return max(len(LOOKS), int((amount - first.cost.samples) / each))
+    until = first.seconds + PACE * amount
     result = solve(problem, algorithm, seconds=until, resume=first, metrics=None, progress=False)
     return max(len(LOOKS), int(result.steps / PACE))
 
@@ -152,10 +160,10 @@ def _alike(contender: Contender, settings: Sequence[Options]) -> list[tuple[Opti
 
 
 def tune(
-    problem: Problem, excerpt: Problem, contender: Contender, seconds: float, tell: Tell = lambda line: None
+    problem: Problem, excerpt: Problem, contender: Contender, budget: Mapping[str, Any], tell: Tell = lambda line: None
 ) -> TuningResult:
-    """The best setting of the field for runs of so many seconds."""
-    steps = steps_within(problem, contender, seconds)
+    """The best setting of the field for runs of so many seconds, steps or samples."""
+    steps = steps_within(problem, contender, budget)
     contest, settings = Contest(problem, excerpt, contender), field_of(contender, FIELD)
     scores = np.zeros(len(settings))
     for count, part in ROUNDS:
