@@ -28,7 +28,6 @@ SURVIVORS = 4
 LARGE_STATE = 2**18  # bytes from which on it is worth a compilation to know what a step needs
 RANGES = {"upper": (2.0**-6, 2.0**6), "lower": (0.25, 3.0), "mixing": (0.2, 4.0)}  # what is found is multiplied by
 FIELD_SHARE = 0.4  # of the time, for the whole field
-FIRST_STEPS = 20  # from which the pace is known
 
 
 class Multipliers(NamedTuple):
@@ -125,7 +124,7 @@ class _Contest:
 
     def run(self, states: Any, finite: Array, begin: int, seconds: float, tell: Callable[[int], None]) -> Any:
         """All states as far as they get in so many seconds; they, whether they are finite, their F, and the step."""
-        at, n, spent = begin, FIRST_STEPS, 0.0
+        at, n, spent = begin, 1, 0.0
         self.advance(self.problem, states, finite, self.key, jnp.int32(at), jnp.int32(at))  # compiled, not timed
         while spent < seconds:
             begun = time.perf_counter()
@@ -155,7 +154,7 @@ def tune(
 
     - `factory`: such as `bilevax.rsvrb`; `settings` are handed to it, and rates among them are not tuned.
     - `seconds`: of all steps together, without compilation: two fifths for all tries, the rest for the best four,
-      which go on from where they are. Each takes 20 steps a round at least.
+      which go on from where they are. Each takes a step a round at least.
     - `tries`: how many combinations of rates, four at least; fewer only where their states do not fit in memory.
     - `seed`: of the draws, the same for all tries; `progress`: a bar on stderr, by default on a terminal.
 
