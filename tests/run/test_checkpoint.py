@@ -199,6 +199,47 @@ def test_writing_takes_a_small_share_of_the_time(tmp_path, whole, monkeypatch):
         assert kept.due == 110 + 10 / 0.05
 
 
+@pytest.fixture
+def written_aside(monkeypatch):
+    """Every state counts as large; a write begins when the run has gone on."""
+    write = checkpoint._write
+    monkeypatch.setattr(checkpoint, "LARGE", 0)
+    monkeypatch.setattr(checkpoint, "_write", lambda *given: time.sleep(0.02) or write(*given))
+
+
+def test_a_large_state_is_written_as_it_was_while_the_run_goes_on(
+    problem, algorithm, whole, tmp_path, monkeypatch, written_aside
+):
+    begin, begun = checkpoint.Checkpoints.begin, []
+
+    def stop(self, result):
+        begin(self, result)
+        assert not self.is_due()
+        begun.append(result.steps)
+        if result.steps >= 100:
+            raise SystemExit(9)
+
+    monkeypatch.setattr(checkpoint.Checkpoints, "begin", stop)
+    with pytest.raises(SystemExit):
+        solve(problem, algorithm, tmp_path)
+    monkeypatch.undo()
+    with checkpoint.in_folder(tmp_path, 1) as kept:
+        assert kept.newest().steps == begun[-1]
+    same(solve(problem, algorithm, tmp_path), whole)
+
+
+def test_a_large_state_that_cannot_be_written_warns_and_the_run_goes_on(
+    problem, algorithm, whole, tmp_path, monkeypatch, written_aside
+):
+    def fail(*given):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_write", fail)
+    with pytest.warns(UserWarning, match="no checkpoint could be written"):
+        result = solve(problem, algorithm, tmp_path)
+    same(result, whole)
+
+
 CHILD = """
 import sys
 import bilevax as bx

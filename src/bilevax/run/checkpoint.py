@@ -14,19 +14,24 @@ import secrets
 import shutil
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from bilevax import arguments, files, identity, locks, version
+from bilevax import arguments, device, files, identity, locks, version
 from bilevax.run.result import Result
 from bilevax.run.saved import SavedState
+from bilevax.run.trace import Trace
 from bilevax.shards import ALONE, Alone, Shards
 
 KEPT = 3
 LARGEST_SHARE = 0.05  # of the time, that is spent on writing
+LARGE = 2**24  # bytes of a state, from which on the run does not wait for the disk
 FORMAT = 1
 LOCK, PART, MANIFEST = ".lock", ".part-", "manifest.json"
 SHARD = "shard-{:05d}.npz"
@@ -42,6 +47,7 @@ class Checkpoints:
     def __init__(self, folder: Path, every: float, shards: Alone | Shards):
         self.folder, self.every, self.shards = folder, every, shards
         self.due = time.monotonic() + every
+        self.writer: Future[None] | None = None
 
     def newest(self) -> Result | None:
         """The last one that is whole; None where there is none at all."""
@@ -65,8 +71,9 @@ class Checkpoints:
         return None
 
     def is_due(self) -> bool:
-        """Whether so many seconds have passed since the last one."""
-        return bool(self.shards.agree(time.monotonic() >= self.due))
+        """Whether so many seconds have passed since the last one, which is written."""
+        is_idle = self.writer is None or self.writer.done()
+        return bool(self.shards.agree(is_idle and time.monotonic() >= self.due))
 
     def words(self) -> str:
         """What is said where a run of several processes ends before its time."""
@@ -76,11 +83,37 @@ class Checkpoints:
 
     def write(self, result: Result) -> None:
         """One more; where the disk is full or gone the run is warned, and goes on."""
+        self.settle()
         begun = time.monotonic()
+        self._tell_of_failure(lambda: _write(self.folder, result, self.shards))
+        self._wait_from(begun)
+
+    def begin(self, result: Result) -> None:
+        """One more, in a thread while the run goes on where that takes long: the run waits for a copy alone."""
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(result.state))
+        if size < LARGE or self.shards.is_spread or not device.has_room_for_copy(result.state):
+            self.write(result)
+            return
+        self.settle()
+        begun = time.monotonic()
+        thread = ThreadPoolExecutor(1, "bilevax-checkpoint")
+        self.writer = thread.submit(_write, self.folder, _still(result), self.shards)
+        thread.shutdown(wait=False)
+        self._wait_from(begun)
+
+    def settle(self) -> None:
+        """Wait for one that is being written."""
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            self._tell_of_failure(writer.result)
+
+    def _tell_of_failure(self, act: Callable[[], None]) -> None:
         try:
-            _write(self.folder, result, self.shards)
+            act()
         except OSError as error:
-            warnings.warn(f"no checkpoint could be written to {self.folder}: {error}.", stacklevel=4)
+            warnings.warn(f"no checkpoint could be written to {self.folder}: {error}.", stacklevel=5)
+
+    def _wait_from(self, begun: float) -> None:
         now = time.monotonic()
         self.due = now + max(self.every, (now - begun) / LARGEST_SHARE)
 
@@ -102,6 +135,8 @@ class NoCheckpoints:
     def write(self, result: Result) -> None:
         """Nothing."""
 
+    begin = write
+
 
 @contextlib.contextmanager
 def in_folder(folder: Any, every: Any, shards: Alone | Shards = ALONE) -> Iterator[Checkpoints | NoCheckpoints]:
@@ -117,7 +152,11 @@ def in_folder(folder: Any, every: Any, shards: Alone | Shards = ALONE) -> Iterat
             raise RuntimeError(f"checkpoint must be a folder of one run: another process is running in {path}.")
         for left in path.glob(f"{PART}*") if shards.is_first else ():  # by a process that was killed
             shutil.rmtree(left, ignore_errors=True)
-        yield Checkpoints(path, float(every), shards)
+        checkpoints = Checkpoints(path, float(every), shards)
+        try:
+            yield checkpoints
+        finally:
+            checkpoints.settle()
 
 
 def facts() -> dict[str, str]:
@@ -132,6 +171,13 @@ def _names(folder: Path) -> list[str]:
 
 def _digest(content: Any) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def _still(result: Result) -> Result:
+    """The result as it is now: a run that goes on takes the memory of its state over, and adds to its trace."""
+    state = jax.block_until_ready(jax.tree.map(jnp.copy, result.state))
+    guard = result.guard and replace(result.guard, notes=list(result.guard.notes))
+    return replace(result, state=state, guard=guard, trace=Trace(list(result.trace.rows), result.trace.settings))
 
 
 def _write(folder: Path, result: Result, shards: Alone | Shards) -> None:

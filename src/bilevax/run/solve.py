@@ -217,7 +217,7 @@ def _carry_out(
         report(run.steps, plan.budget.share(run), run.trace.rows[-1])
         ended = plan.verdict(run, _anybody(run, interrupted()))
         if ended is None and checkpoints.is_due():
-            checkpoints.write(run.result("interrupted", f"a checkpoint after {run.steps} steps"))
+            checkpoints.begin(run.result("interrupted", f"a checkpoint after {run.steps} steps"))
     if ended[0] == "interrupted":
         checkpoints.write(run.result(*ended))
     return ended
