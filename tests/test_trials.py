@@ -139,6 +139,25 @@ def test_settings_in_groups_end_where_they_end_side_by_side(quadratic):
         np.testing.assert_allclose(two, five, rtol=1e-12)
 
 
+def test_where_the_best_diverge_later_the_next_ones_go_on(quadratic, monkeypatch):
+    """The four that were best after the first round leave the finite numbers in the second."""
+    run, groups = trials._Contest.run, []
+
+    def fail_first(self, states, finite, begin, *rest):
+        if begin > 1:
+            groups.append(len(groups))
+            finite = finite & (len(groups) > 1)
+        return run(self, states, finite, begin, *rest)
+
+    monkeypatch.setattr(trials._Contest, "run", fail_first)
+    found = bx.tune(quadratic.problem, bx.block_soba, seconds=0.05, tries=12, settings={"batch_size": 4})
+    assert len(groups) == 2
+    places = np.argsort(np.argsort([row["first_round"] for row in found.table]))
+    assert sorted(places[:4]) == [4, 5, 6, 7]
+    assert np.isfinite([row["last_round"] for row in found.table[:4]]).all()
+    assert np.isnan([row["last_round"] for row in found.table[4:]]).all()
+
+
 def test_where_every_setting_leaves_the_finite_numbers_that_is_told(quadratic):
     giant = lambda **rates: bx.soba(**({"upper_step": RateRule(1e200, "step")} | rates))
     with pytest.raises(RuntimeError, match="every setting of soba diverged"):

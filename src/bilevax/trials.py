@@ -2,7 +2,8 @@
 
 What an algorithm finds for itself is the middle of the field: its steps on x, its steps on y and its mixing are each
 multiplied by factors that are spread evenly over ranges (a Halton sequence). All settings run as one compiled program,
-side by side in groups that fit in memory, on the same draws; the better quarter goes on from where it is.
+side by side in groups that fit in memory, on the same draws; the best four go on from where they are. What falls
+fastest at first may diverge later: where all four do, the next four take their place.
 """
 
 import os
@@ -123,10 +124,13 @@ class _Contest:
         )
 
     def run(self, states: Any, finite: Array, begin: int, seconds: float, tell: Callable[[int], None]) -> Any:
-        """All states as far as they get in so many seconds; they, whether they are finite, their F, and the step."""
+        """All states as far as they get in so many seconds, while one is finite.
+
+        They, whether they are finite, their F, the step, and the seconds.
+        """
         at, n, spent = begin, 1, 0.0
         self.advance(self.problem, states, finite, self.key, jnp.int32(at), jnp.int32(at))  # compiled, not timed
-        while spent < seconds:
+        while spent < seconds and bool(finite.any()):
             begun = time.perf_counter()
             states, finite = jax.block_until_ready(
                 self.advance(self.problem, states, finite, self.key, jnp.int32(at), jnp.int32(at + n))
@@ -136,7 +140,7 @@ class _Contest:
             n = max(1, min(2 * n, int(n * (seconds - spent) / max(took, 1e-9))))
             tell(at)
         F = np.asarray(self.objective(self.problem, states, self.key), float)
-        return states, finite, np.where(np.asarray(finite) & np.isfinite(F), F, np.inf), at
+        return states, finite, np.where(np.asarray(finite) & np.isfinite(F), F, np.inf), at, spent
 
 
 @arguments.known_keywords
@@ -154,7 +158,8 @@ def tune(
 
     - `factory`: such as `bilevax.rsvrb`; `settings` are handed to it, and rates among them are not tuned.
     - `seconds`: of all steps together, without compilation: two fifths for all tries, the rest for the best four,
-      which go on from where they are. Each takes a step a round at least.
+      which go on from where they are. Each takes a step a round at least; where all four diverge the next four go on,
+      for half of that time.
     - `tries`: how many combinations of rates, four at least; fewer only where their states do not fit in memory.
     - `seed`: of the draws, the same for all tries; `progress`: a bar on stderr, by default on a terminal.
 
@@ -183,16 +188,20 @@ def tune(
     contest = _Contest(problem, algorithm, seed, _affordable(own + beside, 1, tries))
     start = float(excerpt_objective(problem, problem.x0, contest.key))
     finite = jnp.ones(len(field), bool)
+    ends, left = np.full(len(field), np.inf), (1 - FIELD_SHARE) * seconds
     with terminal.progress(progress) as report:
         tell = lambda part: lambda at: report(at, part, {})
-        states, finite, first, at = contest.run(states, finite, 1, FIELD_SHARE * seconds, tell(FIELD_SHARE))
-        best = np.argsort(first, kind="stable")[:SURVIVORS]
-        kept = jax.tree.map(lambda leaf: leaf[best], (states, finite))
-        _, _, last, _ = contest.run(kept[0], kept[1], at, (1 - FIELD_SHARE) * seconds, tell(1.0))
-    if not np.isfinite(last).any():
+        states, finite, first, at, _ = contest.run(states, finite, 1, FIELD_SHARE * seconds, tell(FIELD_SHARE))
+        ranking = np.argsort(first, kind="stable")
+        for k in range(0, len(field), SURVIVORS):
+            best = ranking[k : k + SURVIVORS]
+            kept = jax.tree.map(lambda leaf: leaf[best], (states, finite))  # noqa: B023
+            _, _, ends[best], _, spent = contest.run(kept[0], kept[1], at, left, tell(1.0))
+            if ends[best].min() <= start:
+                break
+            left = max(left - spent, left / 2)
+    if not np.isfinite(ends).any():
         raise RuntimeError(f"every setting of {algorithm.name} diverged, also with steps 64 times smaller than found.")
-    ends = np.full(len(field), np.inf)
-    ends[best] = last
     order = np.lexsort([first, ends])
     rows = [_row(rates, state.scales, field[k], start, first[k], ends[k]) for k in order]
     winner = field[int(order[0])]
