@@ -8,6 +8,7 @@ part in the folder), and comes within the next two milliseconds. Between two run
 
 - a file of the newest checkpoint is cut, or one of its bits is flipped: it must be passed over with a warning;
 - the disk is full: the child may not write a file of more than a few kilobytes (RLIMIT_FSIZE);
+- it writes its checkpoints in a thread, as those of large states are;
 - its clock stands still (`time.monotonic` and `time.perf_counter` return a constant);
 - a second process is started on the folder: it must be refused, and the first one must not notice.
 
@@ -49,6 +50,8 @@ def solve(disturbance, folder, steps):
     if disturbance == "clock":
         time.monotonic = time.perf_counter = lambda: 1.0
         run.CHUNK_SECONDS = 0.0
+    if disturbance == "thread":
+        checkpoint.LARGE = 0
     if disturbance == "full":
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
     problem = bx.problems.quadratic(dim_x=6, dim_y=4, num_tasks=20, num_samples=8, noise=1.0).problem
@@ -103,7 +106,7 @@ class Trial:
         self.counts = dict.fromkeys(
             ("kills", "ends", "bit_equal", "corrupt", "corrupt_loaded", "seconds", "refused"), 0
         )
-        self.counts |= dict.fromkeys(("full", "clock"), 0)
+        self.counts |= dict.fromkeys(("full", "clock", "thread"), 0)
         self.folder = home / "run"
 
     def start(self, disturbance="", folder="run"):
@@ -151,11 +154,11 @@ class Trial:
 
     def round(self, expected, longest):
         """One child, disturbed or not; the folder is emptied where it has ended."""
-        disturbance = self.rng.choice(("", "", "", "damage", "full", "clock", "second"))
+        disturbance = self.rng.choice(("", "", "thread", "thread", "damage", "full", "clock", "second"))
         kept = len(list(self.folder.glob("[0-9]*"))) if self.folder.exists() else 0
         damaged = self.damage() if disturbance == "damage" and kept > 1 else None
         child = self.start(disturbance)
-        if disturbance in ("full", "clock"):
+        if disturbance in ("full", "clock", "thread"):
             self.counts[disturbance] += 1
         if disturbance == "second":
             self.second(child)
