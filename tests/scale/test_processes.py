@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bilevax.scale import processes
 from bilevax.scale.processes import launch
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +104,21 @@ def test_the_status_of_a_script_that_fails_is_that_of_the_launch(tmp_path):
     assert time.monotonic() - begun < 30
     assert lines[0].startswith("Process 1 of 2")
     assert "ended with status 3" in lines[0]
+
+
+def test_a_process_that_hangs_is_named(tmp_path, monkeypatch):
+    """The other one gives up and is seen first; that which does not answer is the reason."""
+    script, lines = tmp_path / "hangs.py", []
+    script.write_text(
+        "import os, signal, sys, time\n"
+        "if os.environ['BILEVAX_PROCESS'] == '0': time.sleep(1); sys.exit(1)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)\n"
+    )
+    monkeypatch.setattr(processes, "PATIENCE", 0.5)
+    assert launch([str(script)], 2, say=lines.append) == 1
+    assert lines[0].startswith("Process 0 of 2")
+    assert lines[1].startswith("Process 1 of 2")
+    assert "it hung" in lines[1]
 
 
 def start_by_hand(number, address, *arguments):

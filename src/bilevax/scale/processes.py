@@ -74,8 +74,8 @@ def launch(
     - `command`: the script and its arguments. It calls `bx.connect()` first.
     - `processes`: how many; each gets `shards`/`processes` devices of the processor, one by default.
 
-    When one ends before its time the others are told to end too, and after ten seconds they are ended. A process that
-    hangs makes the others give up after 45 seconds.
+    When one ends before its time the others are told to end too, and after ten seconds they are killed. A process that
+    hangs makes the others give up after 45 seconds; it is named, because it does not end when it is told to.
     """
     arguments.count("processes", processes)
     devices, rest = divmod(processes if shards is None else shards, processes)
@@ -96,7 +96,11 @@ def launch(
         say(f"Stopped by {signal.Signals(number).name}: all processes are told to end.")
         return 128 + number
     finally:
-        _end(started)
+        for number in _end(started):
+            say(
+                f"Process {number} of {processes} (pid {started[number].pid}) did not answer for {PATIENCE:.0f} s and "
+                "was killed: it hung, and what the others said of it is because of that."
+            )
 
 
 @contextlib.contextmanager
@@ -136,15 +140,17 @@ def _watch(started: Sequence[subprocess.Popen[bytes]], say: Callable[[str], None
         time.sleep(0.1)
 
 
-def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Tell those that are left to end; after a while end them."""
-    left = [process for process in started if process.poll() is None]
-    for process in left:
+def _end(started: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+    """Tell those that are left to end, and after a while kill them; the numbers of those."""
+    left = {k: process for k, process in enumerate(started) if process.poll() is None}
+    for process in left.values():
         process.terminate()
-    until = time.monotonic() + PATIENCE
-    for process in left:
+    until, hung = time.monotonic() + PATIENCE, []
+    for k, process in left.items():
         try:
             process.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+            hung.append(k)
+    return hung
