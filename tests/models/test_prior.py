@@ -191,3 +191,15 @@ def test_the_benchmark_runs_in_its_short_mode(capsys):
     figures = priors.main(["--short", "--half", "develop"])
     assert figures["prior_mean_gain"] > -0.05
     assert "\nprior_worst=" in capsys.readouterr().out
+
+
+def test_groups_on_two_devices_give_the_prior_of_one(monkeypatch):
+    X, y, groups = table(3)
+    split, shard = [], fold_problem.shard
+    monkeypatch.setattr(fold_problem, "shard", lambda *given: split.append(shard(*given)) or split[-1])
+    one, two = (SharedPrior(random_state=0, steps=20, devices=count).fit(X, y, groups) for count in (1, 2))
+    np.testing.assert_allclose(two.coef_, one.coef_, rtol=1e-4, atol=1e-6)
+    assert [problem.shards.count for problem in split] == [2]
+    assert two.n_steps_ > 1
+    with pytest.raises(ValueError, match=r"devices must be at most the \d+ that JAX has here; got 1000"):
+        SharedPrior(devices=1000).fit(X, y, groups)

@@ -13,18 +13,41 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 from sklearn.utils.validation import validate_data
 
+from bilevax import arguments
 from bilevax.algorithms.contract import Algorithm
 from bilevax.algorithms.implicit import implicit
 from bilevax.data import shared
 from bilevax.models.base import explain_rows
 from bilevax.problem import Problem
+from bilevax.run.result import Result
+from bilevax.run.solve import solve
+from bilevax.scale.split import shard
 
 METHOD: Algorithm = implicit(descents=1)  # one object, so that the next fit need not be compiled again
 FLOOR = 1e-5  # of the rows: the least penalty, so that float32 can factorise every Hessian
 REACH = 8.0  # a penalty is within a factor of e^±8 of the best common one
+
+
+def search(problem: Problem, steps: int, devices: int = 1) -> Result:
+    """A run on the problem, its lower problems in equal parts on so many devices, or fewer where they leave a rest."""
+    count = max(k for k in range(1, devices + 1) if problem.num_tasks % k == 0)
+    if count > 1:
+        problem = shard(problem, Mesh(np.array(jax.local_devices()[:count]), ("devices",)))
+    return solve(problem, METHOD, steps=steps, metrics=None, progress=False)
+
+
+def check_devices(devices: Any) -> None:
+    """Refuse more devices than there are."""
+    arguments.count("devices", devices)
+    if devices > len(jax.local_devices()):
+        raise ValueError(
+            f"devices must be at most the {len(jax.local_devices())} that JAX has here; got {devices}. For parts of a "
+            "processor set JAX_NUM_CPU_DEVICES before anything runs on JAX."
+        )
 
 
 def round_up(size: int, least: int) -> int:

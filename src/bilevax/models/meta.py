@@ -17,7 +17,6 @@ from bilevax.models.base import check_verbose, probabilities, random_numbers, ta
 from bilevax.models.meta_problem import Split, features, join_tasks, make_problem, split_tasks
 from bilevax.models.prior import is_logistic, read_groups
 from bilevax.models.prior_problem import Prior, fit_towards
-from bilevax.run.solve import solve
 
 DECAYS = (1e-2, 1e-3, 1e-4)  # of the weights that are tried
 HELD = 0.25  # the share of the tasks that they are judged by
@@ -56,6 +55,7 @@ class MetaLearner(BaseEstimator):
     - `decay`: of the weights of the body; "auto" chooses among 0.01, 0.001 and 0.0001 on tasks that are held back.
     - `steps`: of the search, at most; `random_state`: of weights and splits; `verbose`: losses, on stderr or
       for a function.
+    - `devices`: how many share the lower problems (`bilevax.shard`); more than one pays where they fill a device.
 
     Fitted: `layers_` and `head_` (of standardised columns), `units_`, `decay_`, `decay_losses_`, `classes_`.
     Source: Guo, Hu, Zhang, Yang 2021, the introduction's "Meta Learning"; Rajeswaran, Finn, Kakade, Levine 2019.
@@ -66,7 +66,8 @@ class MetaLearner(BaseEstimator):
 
     def __init__(
         self, hidden: tuple[int, ...] = (32,), *, kind: str = "ridge", splits: int = 2, support: float = 0.5,
-        decay: float | str = "auto", steps: int = 300, random_state: Any = None, verbose: Any = False,
+        decay: float | str = "auto", steps: int = 300, devices: int = 1, random_state: Any = None,
+        verbose: Any = False,
     ):  # fmt: skip
         self.hidden = hidden
         self.kind = kind
@@ -74,6 +75,7 @@ class MetaLearner(BaseEstimator):
         self.support = support
         self.decay = decay
         self.steps = steps
+        self.devices = devices
         self.random_state = random_state
         self.verbose = verbose
 
@@ -93,6 +95,7 @@ class MetaLearner(BaseEstimator):
         arguments.count("splits", self.splits)
         arguments.count("steps", self.steps)
         arguments.below_one("support", self.support)
+        fold_problem.check_devices(self.devices)
         check_verbose(self.verbose)
 
     def fit(self, X: Any, y: Any = None, groups: Any = None) -> "MetaLearner":
@@ -135,7 +138,7 @@ class MetaLearner(BaseEstimator):
     def _train(self, Z: np.ndarray, b: np.ndarray, splits: list[Split], decay: float, start: Any, kept: Any) -> Any:
         """Body, units and head that adapt best to the splits that are kept."""
         problem = make_problem(Z, b, splits, kept / kept.mean(), decay, start, self.support_rows_, is_logistic(self))
-        result = solve(problem, fold_problem.METHOD, steps=self.steps, metrics=None, progress=False)
+        result = fold_problem.search(problem, self.steps, self.devices)
         self.n_steps_ = result.steps
         return jax.tree.map(np.asarray, result.x)
 

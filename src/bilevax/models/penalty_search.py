@@ -13,7 +13,6 @@ from bilevax import arguments
 from bilevax.models import fold_problem
 from bilevax.models.base import check_verbose, tell
 from bilevax.problem import Problem
-from bilevax.run.solve import solve
 
 STRENGTHS = (np.inf, 3.0, 1.0, 0.3)  # of the shrinkage that are tried; infinity is one penalty for all
 RIDGE_GRID = np.geomspace(1e-4, 100, 25)  # common penalties that are tried, in units of the rows
@@ -100,7 +99,7 @@ class PenaltySearch(BaseEstimator, ABC):
             tasks = problem.tasks
             weight = jnp.full_like(tasks["shrinkage"], strength / max(1, (fold >= 0).sum()))
             problem = problem.replace(tasks={**tasks, "shrinkage": weight})
-            result = solve(problem, fold_problem.METHOD, steps=self.steps, metrics=None, progress=False)
+            result = fold_problem.search(problem, self.steps)
             told = tasks["centre"][0], tasks["floor"][0], tasks["place"][0]
             found.append(np.asarray(fold_problem.penalties_at(result.x, *told), float)[:width])
             problem = problem.replace(x0=jnp.concatenate([result.x["changes"], result.x["common"]]))

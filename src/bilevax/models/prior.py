@@ -14,7 +14,6 @@ from bilevax.models import fold_problem, prior_problem
 from bilevax.models.base import check_verbose, probabilities, random_numbers, tag_kind, tell, two_classes
 from bilevax.models.penalty_search import LOGISTIC_GRID, RIDGE_GRID
 from bilevax.models.prior_problem import Prior
-from bilevax.run.solve import solve
 
 
 def is_logistic(model: Any) -> bool:
@@ -38,6 +37,7 @@ class SharedPrior(BaseEstimator):
     - `standardize`: whether columns are brought to variance one first.
     - `steps`: of the search, at most; `random_state`: of the folds; `verbose`: what was found, on stderr or
       for a function.
+    - `devices`: how many share the lower problems (`bilevax.shard`); more than one pays where they fill a device.
 
     Fitted: `groups_`, `coef_` (groups, features) and `intercept_` (groups,), `prior_coef_` and `prior_intercept_` (of
     new groups), all of the columns as given; `precision_` (of standardised columns, the shift last), `classes_`.
@@ -49,7 +49,8 @@ class SharedPrior(BaseEstimator):
 
     def __init__(
         self, *, kind: str = "ridge", precision: float | str = "auto", shrinkage: float = 1.0, cv: int = 5,
-        standardize: bool = True, steps: int = 100, random_state: Any = None, verbose: Any = False,
+        standardize: bool = True, steps: int = 100, devices: int = 1, random_state: Any = None,
+        verbose: Any = False,
     ):  # fmt: skip
         self.kind = kind
         self.precision = precision
@@ -57,6 +58,7 @@ class SharedPrior(BaseEstimator):
         self.cv = cv
         self.standardize = standardize
         self.steps = steps
+        self.devices = devices
         self.random_state = random_state
         self.verbose = verbose
 
@@ -73,6 +75,7 @@ class SharedPrior(BaseEstimator):
         arguments.count("cv", self.cv, least=2)
         arguments.count("steps", self.steps)
         arguments.flag("standardize", self.standardize)
+        fold_problem.check_devices(self.devices)
         check_verbose(self.verbose)
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> "SharedPrior":
@@ -139,7 +142,7 @@ class SharedPrior(BaseEstimator):
         free = self.precision == "auto"
         search = prior_problem.Search(rows if free else float(self.precision), free, float(self.shrinkage))
         problem = make(A, b, splits, Prior(pooled.mean, ridge), search)
-        result = solve(problem, fold_problem.METHOD, steps=self.steps, metrics=None, progress=False)
+        result = fold_problem.search(problem, self.steps, self.devices)
         self.n_steps_ = result.steps
         found = prior_problem.prior_at(result.x, problem)
         told = ", ".join(f"{value:.3g}" for value in found.precision[:10])
