@@ -41,6 +41,7 @@ from bilevax.exact.evaluation import (
     lower_solution,
 )
 from bilevax.problem import Problem
+from bilevax.programs import keep_programs
 from bilevax.run.metrics import exact_metrics
 from bilevax.run.result import Result
 from bilevax.run.solve import solve
@@ -54,6 +55,7 @@ from bilevax.trials import tune as tune
 from bilevax.version import VERSION
 
 __version__ = VERSION
+keep_programs()
 
 __all__ = [
     *DESCRIPTIONS,
