@@ -47,6 +47,7 @@ def _commands() -> Any:
     _add_first_looks(bilevax)
     _add_clean(bilevax)
     _add_experiments(bilevax)
+    _add_compare(bilevax)
     _add_launch(bilevax)
     return bilevax
 
@@ -139,6 +140,20 @@ def _add_experiments(bilevax: Any) -> None:
             _reproduce(what, quick, seconds, tune, out)
 
     @bilevax.command()
+    @click.argument("directory", type=folder)
+    def report(directory: Path) -> None:
+        """Make one HTML page, PNG and SVG figures from the runs that are stored in DIRECTORY."""
+        _require("bilevax report", "matplotlib", "plotly", "jinja2")
+        with _plain_errors():
+            _report(directory)
+
+
+def _add_compare(bilevax: Any) -> None:
+    import click
+
+    folder, positive = click.Path(file_okay=False, path_type=Path), click.FloatRange(min=0, min_open=True)
+
+    @bilevax.command()
     @click.option("--data", required=True, help="a1a, a8a, w1a, w8a, or a LIBSVM or CSV file.")
     @click.option("--validation", help="A file with validation data.  [default: the test part, or every fifth row]")
     @click.option("--label", help="The column of labels in a CSV file.  [default: the last]")
@@ -160,14 +175,6 @@ def _add_experiments(bilevax: Any) -> None:
         with _plain_errors():
             _load_plugins(plugins)
             _compare(out, tuple(name.strip() for name in algorithms.split(",")), **options)
-
-    @bilevax.command()
-    @click.argument("directory", type=folder)
-    def report(directory: Path) -> None:
-        """Make one HTML page, PNG and SVG figures from the runs that are stored in DIRECTORY."""
-        _require("bilevax report", "matplotlib", "plotly", "jinja2")
-        with _plain_errors():
-            _report(directory)
 
 
 RESUME_NOTE = "What has ended is stored; the same command goes on from there."
