@@ -495,6 +495,26 @@ def test_two_commands_on_one_folder_share_the_runs(small, tmp_path, monkeypatch)
     assert len(list((tmp_path / "runs").iterdir())) == 2 * 2 + 1
 
 
+def test_two_commands_on_one_folder_tune_different_methods(small, tmp_path, monkeypatch):
+    """The second one does not wait for what the first one is at while there is something else to do."""
+    experiment, _ = small
+    made, both = [], threading.Barrier(2, timeout=60)
+
+    def tune(problem, excerpt, contender, budget, tell):
+        both.wait()  # until the other one tunes as well
+        made.append(contender.name)
+        return tuning.TuningResult({"upper": 1.0}, 0.5, 12)
+
+    monkeypatch.setattr(tuning, "tune", tune)
+    monkeypatch.setattr(store, "WAIT", 0.001)
+    experiment.cases[0].problem()  # known to both
+    with ThreadPoolExecutor() as pool:
+        found = [pool.submit(lab.tune_all, experiment, tmp_path, lambda line: None) for _ in range(2)]
+        first, second = (ended.result() for ended in found)
+    assert sorted(made) == sorted(experiment.algorithms)
+    assert first == second
+
+
 def test_a_command_that_would_replace_the_runs_of_another_one_is_refused(small, tmp_path, monkeypatch):
     experiment, known = small
     other = runs.Work(replace(experiment, seconds=7.0), known, tmp_path, None)

@@ -56,11 +56,15 @@ def tune_all(experiment: Experiment, folder: Path, tell: Tell) -> Tunings:
     """Settings of every method for every data set, each written to a file of DIR/tuned as soon as it is known."""
     tunings: Tunings = {}
     with prepare(Work(experiment, tunings, folder, tell)):
-        for case in dict.fromkeys(map(experiment.tuning_case, experiment.cases)):
-            entries = tunings.setdefault(experiment.name, {}).setdefault(case.name, {})
-            problems = cache(lambda case=case: (case.problem(), case.excerpt()))
-            for name in experiment.algorithms:
-                entries[name] = _tune_once(experiment, case, name, problems, folder, tell)
+        cases = list(dict.fromkeys(map(experiment.tuning_case, experiment.cases)))
+        for wait in (False, True):  # first what nobody is at
+            for case in cases:
+                entries = tunings.setdefault(experiment.name, {}).setdefault(case.name, {})
+                problems = cache(lambda case=case: (case.problem(), case.excerpt()))
+                for name in experiment.algorithms:
+                    entries[name] = entries.get(name) or _tune_once(
+                        experiment, case, name, problems, folder, tell, wait
+                    )
     return tunings
 
 
@@ -74,9 +78,12 @@ def prepare(work: "Work") -> AbstractContextManager[None]:
 
 def _tune_once(
     experiment: Experiment, case: Case, name: str, problems: Callable[[], tuple[Problem, Problem]], folder: Path,
-    tell: Tell,
-) -> dict[str, Any]:  # fmt: skip
-    """The settings of a method for a data set: those of the folder, or tuned now, by this process or another."""
+    tell: Tell, wait: bool,
+) -> dict[str, Any] | None:  # fmt: skip
+    """The settings of a method for a data set: those of the folder, or tuned now, by this process or another.
+
+    None where another is at it and this one does not wait.
+    """
     place, contender = (experiment.name, case.name, name), find_contender(name)
     origin = {} if contender.origin() is None else {"origin": contender.origin()}
     wish = {**experiment.budget, "effort": tuning.EFFORT, **origin}
@@ -93,7 +100,7 @@ def _tune_once(
         tell(f"tuned {words} in {time.perf_counter() - start:.0f} s: {best.options}")
         return entry
 
-    return make_once(folder, key_of(place, "tuning", wish), find, make, tell)
+    return make_once(folder, key_of(place, "tuning", wish), find, make, tell, wait)
 
 
 def objective_metric(judge: Problem) -> Metrics:
