@@ -30,6 +30,7 @@ def test_who_asks_for_x_alone_does_not_pay_for_y(lazy):
     programs = reached.programs_of(ALGORITHM.name, ALGORITHM.variables)._replace(both=refuse)
     found = reached.reach(programs, TRUTH.problem, state)
     np.testing.assert_array_equal(found.x, both.x)
+    np.testing.assert_array_equal(found[0], both.x)
     some = jnp.array([4, 1])
     np.testing.assert_array_equal(found.y_of(TRUTH.problem, some), both.y[some])
     np.testing.assert_array_equal(both.y_of(TRUTH.problem, some), both.y[some])

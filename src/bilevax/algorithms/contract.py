@@ -52,11 +52,9 @@ class Variables(NamedTuple):
 
     def y_of(self, problem: Problem, some: Int[Array, " k"] | None) -> Float[Array, "n dy"]:
         """y of tasks of these numbers, on shards of the same numbers in each; of all where that is None."""
-        return (
-            self.y
-            if some is None
-            else spread(lambda problem, y, some: y[some], (ROWS, COMMON), ROWS)(problem, self.y, some)
-        )
+        if some is None:
+            return self.y
+        return spread(lambda problem, y, some: y[some], (ROWS, COMMON), ROWS)(problem, self.y, some)
 
 
 @runtime_checkable

@@ -45,7 +45,7 @@ class Reached(Variables):
         return iter((self.x, self.y))
 
     def __getitem__(self, k: Any) -> Any:
-        return (self.x, self.y)[k]
+        return self.x if k == 0 else (self.x, self.y)[k]
 
 
 def _come_back(_: None, both: Any) -> Any:
