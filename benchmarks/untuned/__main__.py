@@ -42,6 +42,7 @@ PAPER = {name: functools.partial(harness.paper_problem, name) for name in ("a1a-
 GAPS = (0.1, 0.01, 0.001)
 STEPS, SHORT_STEPS = 10_000, 200
 SHORT = ("quadratic-1",)
+PACE = 50  # steps from which it is known how many come
 FINALISTS = 3  # of the tuned methods, that are timed
 
 
@@ -80,8 +81,9 @@ def run(problem, algorithm, seconds, records=200):
     """The curve of a run with exact F, recorded about so many times."""
     every = 1
     if algorithm is not None and algorithm.name != "implicit":
-        trial = bx.solve(problem, algorithm, steps=200, metrics=None, progress=False)
-        every = max(1, int(seconds / max(trial.seconds, 1e-6) * 200 / records))
+        first = bx.solve(problem, algorithm, steps=1, metrics=None, progress=False)
+        trial = bx.solve(problem, algorithm, steps=1 + PACE, metrics=None, progress=False, resume=first)
+        every = max(1, int(seconds / max(trial.seconds - first.seconds, 1e-6) * PACE / records))  # its start apart
     return curve_of(
         bx.solve(problem, algorithm, seconds=seconds, record_every=every, metrics=exact_objective, progress=False).trace
     )
