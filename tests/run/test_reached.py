@@ -71,7 +71,7 @@ def test_copies_of_a_large_state_do_not_take_the_time_of_a_run(monkeypatch):
     """Where a copy takes as long as all steps, one is made at the start and none at later records."""
     copies, algorithm = [], bx.soba(upper_step=0.01, lower_step=0.1)
     monkeypatch.setattr("bilevax.device.has_room_for_copy", lambda state: copies.append(1) or True)
-    monkeypatch.setattr("bilevax.run.run.QUICK_COPY", 0)
+    monkeypatch.setattr("bilevax.run.run.SMALL_STATE", 0)
     monkeypatch.setattr("bilevax.run.run.COPY_SHARE", 1e-9)
     bx.solve(TRUTH.problem, algorithm, steps=6, record_every=1, metrics=None)
     assert len(copies) == 1

@@ -22,7 +22,8 @@ from bilevax.run.reached import MANY
 from bilevax.run.result import Result
 from bilevax.run.trace import Trace
 
-QUICK_COPY, COPY_SHARE = 0.02, 0.05  # seconds of a copy of the state that do not matter; a share of the time for others
+SMALL_STATE = 2**22  # bytes that are copied at every record
+COPY_SHARE = 0.05  # of the time, that copies of larger ones may take
 CHUNK_SECONDS = 0.25  # how long one call should take, so that Ctrl-C and the clock are heard
 
 
@@ -73,9 +74,8 @@ class Run:
     def _save(self) -> None:
         """Keep a copy of the state, unless copies take long or two of them may not fit."""
         since = math.inf if self.saved is None else self.seconds - self.saved.seconds
-        if (self.copy_seconds < QUICK_COPY or since >= self.copy_seconds / COPY_SHARE) and device.has_room_for_copy(
-            self.state
-        ):
+        is_small = sum(leaf.nbytes for leaf in jax.tree.leaves(self.state)) <= SMALL_STATE
+        if (is_small or since >= self.copy_seconds / COPY_SHARE) and device.has_room_for_copy(self.state):
             begun = time.perf_counter()
             self.saved = replace(self, state=jax.block_until_ready(jax.tree.map(jnp.copy, self.state)), saved=None)
             self.copy_seconds = time.perf_counter() - begun
