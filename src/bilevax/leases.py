@@ -82,14 +82,14 @@ def _owner(path: Path) -> dict[str, object]:
 def _is_gone(owner: dict[str, object]) -> bool:
     """Whether it was a process of this machine that is no more."""
     process = owner.get("process")
-    if owner.get("host") != socket.gethostname() or not isinstance(process, int):
-        return False
+    if owner.get("host") != socket.gethostname() or not isinstance(process, int) or os.name == "nt":
+        return False  # on Windows a process cannot be asked without a signal that it hears
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return True
     except OSError:  # it is there, and somebody else's
-        return False
+        pass
     return False
 
 

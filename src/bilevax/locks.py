@@ -16,13 +16,12 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 
-def lock(file: int, *, shared: bool = False, wait: bool = True) -> bool | None:
+def lock(file: int, *, wait: bool = True) -> bool | None:
     """Lock an open file or folder until it is closed: whether that was had; None where there are no locks."""
     if fcntl is None:
         return None
-    how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     try:
-        fcntl.flock(file, how)
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:
@@ -38,11 +37,11 @@ def stands_at(file: int, path: Path) -> bool:
         return False
 
 
-def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int | None:
+def hold(path: Path, *, wait: bool = True) -> int | None:
     """The file of that name, made where there is none, open and locked; None if it does not wait and others hold it."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        if lock(file, shared=shared, wait=wait) is False:
+        if lock(file, wait=wait) is False:
             os.close(file)
             return None
         if stands_at(file, path):

@@ -159,7 +159,7 @@ def tune(
     - `factory`: such as `bilevax.rsvrb`; `settings` are handed to it, and rates among them are not tuned.
     - `seconds`: of all steps together, without compilation: two fifths for all tries, the rest for the best four,
       which go on from where they are. Each takes a step a round at least; where all four diverge the next four go on,
-      for half of that time.
+      in what is left, or half of that time.
     - `tries`: how many combinations of rates, four at least; fewer only where their states do not fit in memory.
     - `seed`: of the draws, the same for all tries; `progress`: a bar on stderr, by default on a terminal.
 
