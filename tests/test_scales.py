@@ -121,15 +121,15 @@ def test_a_look_says_how_far_f_is_from_its_value_at_the_solutions_of_the_lower_p
 def test_more_tasks_are_looked_at_where_each_has_few_samples(samples, tasks):
     """About as many samples in all: 16 tasks with 512 of them."""
     data = bx.shared(np.zeros((samples, 1)))
-    assert scales.count_tasks(bowl(0.0, tasks=jnp.ones(600), lower_data=data)) == tasks
-    assert scales.count_tasks(bowl(0.0, tasks=jnp.ones(3), lower_data=data)) == 3
+    assert scales.count_tasks(bowl(0.0, lower_data=data), 600) == tasks
+    assert scales.count_tasks(bowl(0.0, lower_data=data), 3) == 3
 
 
 def test_fewer_tasks_are_looked_at_where_x_is_long():
     problem = bowl(0.0, tasks=jnp.ones(600))
-    assert scales.count_tasks(problem.replace(x0=jnp.zeros(100))) == 512
-    assert scales.count_tasks(problem.replace(x0=jnp.zeros(6400))) == 81
-    assert scales.count_tasks(problem.replace(x0=jnp.zeros(10**6))) == 16
+    assert scales.count_tasks(problem.replace(x0=jnp.zeros(100)), 600) == 512
+    assert scales.count_tasks(problem.replace(x0=jnp.zeros(6400)), 600) == 81
+    assert scales.count_tasks(problem.replace(x0=jnp.zeros(10**6)), 600) == 16
 
 
 def test_some_tasks_are_spread_evenly_over_all():

@@ -22,6 +22,7 @@ from bilevax.problem import Problem, X
 from bilevax.samples import Indices, NoData
 from bilevax.schedule import Scales
 from bilevax.shards import COMMON, ROWS, spread
+from bilevax.tasks import pick
 
 TASKS, MOST_TASKS, SAMPLES = 16, 512, 512  # looked at for F, more than 16 tasks where samples of each are few
 X_FOR_SAMPLE = 64  # so many variables of x count like a sample: each task has a gradient of its own
@@ -31,11 +32,11 @@ GROWTH, MOST_STEPS_UP, MOST_STEPS_DOWN = 4.0, 14, 32
 FALL = 0.5  # of what the slope promises
 
 
-def count_tasks(problem: Problem) -> int:
-    """How many tasks are looked at for F: few tell little of all others, and 16 are work enough where each is large."""
+def count_tasks(problem: Problem, num_tasks: int) -> int:
+    """How many of so many tasks are looked at for F: few tell little of the others, 16 large ones are work enough."""
     longest = max(problem.upper_data.max_length, problem.lower_data.max_length)
     size = max(longest, problem.dim_y, problem.dim_x // X_FOR_SAMPLE, 1)
-    return min(problem.num_tasks, MOST_TASKS, TASKS * SAMPLES // min(size, SAMPLES))
+    return min(num_tasks, MOST_TASKS, TASKS * SAMPLES // min(size, SAMPLES))
 
 
 def evenly(count: int, most: int) -> Int[Array, " k"]:
@@ -44,11 +45,16 @@ def evenly(count: int, most: int) -> Int[Array, " k"]:
     return jnp.asarray(np.arange(k) * count // k, jnp.int32)
 
 
+def tasks_of_excerpt(problem: Problem, num_tasks: int) -> Int[Array, " k"]:
+    """The tasks that are looked at for F, of so many: of all, or of those of a shard."""
+    return evenly(num_tasks, count_tasks(problem, num_tasks))
+
+
 class Excerpt:
     """F and ∇F of some tasks of a problem, on some of their samples: what a run is steered by."""
 
     def __init__(self, problem: Problem, key: Key[Array, ""]):
-        self.problem, self.tasks = problem, evenly(problem.num_tasks, count_tasks(problem))
+        self.problem, self.tasks = problem, tasks_of_excerpt(problem, problem.num_tasks)
         size_of = lambda data: None if data.max_length <= SAMPLES else SAMPLES
 
         def samples(i: Int[Array, ""]) -> tuple[Indices, Indices]:
@@ -82,17 +88,21 @@ def excerpt_objective(problem: Problem, x: X, key: Key[Array, ""]) -> Float[Arra
 
 @jax.jit
 def excerpt_look(
-    problem: Problem, x: X, y: Float[Array, "m dy"], key: Key[Array, ""]
+    problem: Problem, x: X, y: Float[Array, "n dy"], key: Key[Array, ""]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """F(x) of an excerpt, as above, and how far f is from there at these y: mean |f_i(x, y_i) − f_i(x, y_i*)|."""
+    """F(x) of an excerpt, as above, and how far f is from there at these y: mean |f_i(x, y_i) − f_i(x, y_i*)|.
+
+    y is that of all tasks, or of those of the excerpt.
+    """
     return spread(_look, (COMMON, ROWS, COMMON), COMMON)(problem, x, y, key)
 
 
-def _look(problem: Problem, x: X, y: Float[Array, "m dy"], key: Key[Array, ""]) -> tuple[Array, Array]:
+def _look(problem: Problem, x: X, y: Float[Array, "n dy"], key: Key[Array, ""]) -> tuple[Array, Array]:
     excerpt = Excerpt(problem, key)
     loss = lambda y, i, xi: problem.upper_loss(x, y, i, xi)
     at = excerpt.look(x, excerpt.start(x))
-    best, own = (jax.vmap(loss)(y, excerpt.tasks, excerpt.samples[0]) for y in (at[2].y, y[excerpt.tasks]))
+    rows = pick(y, excerpt.tasks, problem.num_tasks)
+    best, own = (jax.vmap(loss)(y, excerpt.tasks, excerpt.samples[0]) for y in (at[2].y, rows))
     return at[0], problem.shards.mean(jnp.abs(own - best).mean())
 
 

@@ -61,6 +61,11 @@ def read(table: PyTree, tasks: Int[Array, " B"], entries: Int[Array, "B e"] | No
     return jax.tree.map(rows, table, is_leaf=is_long)
 
 
+def pick(y: Float[Array, "n dy"], some: Int[Array, " k"], num_tasks: int) -> Float[Array, "k dy"]:
+    """y of tasks of these numbers, from y of all of them, or from rows that are these already."""
+    return y[some] if len(y) == num_tasks else y
+
+
 def write(
     table: PyTree,
     tasks: Int[Array, " B"],

@@ -173,7 +173,7 @@ def run(monkeypatch):
     state = Known(jnp.asarray(10.0), Scales(*map(jnp.asarray, (1.0, 3.0, 1.0, 1.0, 1.0))))
     made = SimpleNamespace(
         problem=SimpleNamespace(shards=ALONE), algorithm=SimpleNamespace(settings={}), state=state, steps=0,
-        seconds=0.0, key=None, variables=lambda problem, state: (state.x, state.y),
+        seconds=0.0, key=None, variables=lambda problem, state: bx.Variables(state.x, state.y),
     )  # fmt: skip
     made.spend = partial(Run.spend, made)
     return made

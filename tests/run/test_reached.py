@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import bilevax as bx
-from bilevax.run import reached
+from bilevax.run import reached, watch
+from bilevax.scales import excerpt_look, tasks_of_excerpt
 
 TRUTH = bx.problems.quadratic(num_tasks=6, dim_x=3, dim_y=2, noise=0.1, num_samples=4)
+KEY = jax.random.key(2)
 ALGORITHM = bx.rsvrb(tasks_per_step=2, upper_step=0.01, lower_step=0.1)
 
 
@@ -47,6 +49,31 @@ def test_in_every_other_way_it_is_the_pair_that_it_stands_for(lazy):
         jax.tree.map(np.testing.assert_array_equal, list(pair), list(both))
     norm = jax.jit(lambda v: jnp.linalg.norm(v.x) + jnp.linalg.norm(v.y))
     assert norm(found) == norm(both)
+
+
+@pytest.mark.parametrize("name", ["rsvrb", "bsvrb_v2", "block_soba", "soba"])
+def test_what_a_run_looks_at_itself_needs_no_y_of_all_tasks(lazy, name):
+    """The guard's looks and those at the curvature: y of the tasks that they look at has the same bits as all of it."""
+    problem, made, algorithm = TRUTH.problem, [], getattr(bx, name)(upper_step=0.01, lower_step=0.1)
+    result = bx.solve(problem, algorithm, steps=5, metrics=None)
+    programs = reached.programs_of(algorithm.name, algorithm.variables)
+    both = programs.both(problem, result.state)
+    counted = lambda *given: made.append(given) or programs.both(*given)
+    found = reached.reach(programs._replace(both=counted), problem, result.state)
+    some = jnp.array([5, 0, 3])
+    np.testing.assert_array_equal(found.y_at_hand(problem, lambda: some), both.y[some])
+    which = lambda: tasks_of_excerpt(problem, problem.num_tasks)
+    one, other = (excerpt_look(problem, at.x, at.y_at_hand(problem, which), KEY) for at in (found, both))
+    assert one == other
+    watch.look_at(problem, found, 5)
+    assert not made
+
+
+def test_an_algorithm_that_gives_no_y_of_some_tasks_gives_that_of_all(lazy):
+    state, both = at_start()
+    programs = reached.programs_of("mine", lambda problem, state: ALGORITHM.variables(problem, state))
+    found, some = reached.reach(programs, TRUTH.problem, state), jnp.array([2, 2])
+    np.testing.assert_array_equal(found.y_of(TRUTH.problem, some), both.y[some])
 
 
 def test_it_is_told_that_a_run_has_gone_on(lazy):

@@ -596,7 +596,7 @@ def test_a_run_warns_of_half_the_curvature_and_of_a_series_that_cannot_converge(
     if told is not None:
         warned = pytest.warns(bx.AssumptionWarning, match=f"{told}.* at step 7")
     with warned:
-        watch.look_at(problem, problem.x0, jnp.zeros((1, 1)), 7, neumann_step)
+        watch.look_at(problem, bx.Variables(problem.x0, jnp.zeros((1, 1))), 7, neumann_step)
 
 
 def test_a_run_looks_at_its_curvature_after_1_2_4_and_8_records(problem, monkeypatch):
@@ -609,7 +609,7 @@ def test_a_run_looks_at_its_curvature_after_1_2_4_and_8_records(problem, monkeyp
                 trace=SimpleNamespace(rows=[{}] * records), algorithm=bx.ttsa(neumann_step=0.3),
             )
         )  # fmt: skip
-    assert looks == [(problem, "x", "y", steps, 0.3) for steps in (10, 20, 40, 80)]
+    assert looks == [(problem, ("x", "y"), steps, 0.3) for steps in (10, 20, 40, 80)]
 
 
 @pytest.mark.parametrize("last", [333, 2**20])
@@ -696,6 +696,6 @@ def test_a_neumann_step_is_looked_at_also_where_the_curvature_is_known():
         x0=jnp.zeros(2), y0=jnp.zeros(2), y0_per_task=False, strong_convexity=1.0,
     )  # fmt: skip
     assert problem.structure.hessian.value == "known"
-    watch.look_at(problem, problem.x0, jnp.zeros((1, 2)), 0, 1.0)
+    watch.look_at(problem, bx.Variables(problem.x0, jnp.zeros((1, 2))), 0, 1.0)
     with pytest.warns(bx.AssumptionWarning, match="neumann_step must be at most 1/L_g .* it is 3"):
-        watch.look_at(problem, problem.x0, jnp.zeros((1, 2)), 0, 3.0)
+        watch.look_at(problem, bx.Variables(problem.x0, jnp.zeros((1, 2))), 0, 3.0)

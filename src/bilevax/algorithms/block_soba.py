@@ -24,7 +24,19 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bilevax import arguments, chunks, draw, projection, tasks
 from bilevax.algorithms.contract import Algorithm, Cost, Variables, described
-from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble, count_cost
+from bilevax.algorithms.frame import (
+    Change,
+    Method,
+    Move,
+    Optimizer,
+    RatesAt,
+    Some,
+    Start,
+    State,
+    assemble,
+    count_cost,
+    rows_of,
+)
 from bilevax.algorithms.parts.block_inverse import KNOWN, PLAIN, BlockInverse, look
 from bilevax.algorithms.parts.hypergradient import Points, hypergradient
 from bilevax.algorithms.registry.tuning import MIXED_STEPS, Tuning, drawn_steps
@@ -127,9 +139,9 @@ class BlockSOBA(Method):
         products = follows + of_direction
         return cost + count_cost(problem.lower_data, numbers, size, gradients=self.inner_steps, products=products)
 
-    def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
+    def variables(self, problem: Problem, rates_at: RatesAt, state: State, some: Some) -> Variables:
         """x, and y as each block was left."""
-        return Variables(state.x, state.tables.y)
+        return Variables(state.x, rows_of(state.tables.y, some))
 
 
 @described(

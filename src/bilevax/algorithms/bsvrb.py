@@ -35,7 +35,19 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from bilevax import arguments, chunks, draw, estimator, tasks
 from bilevax.algorithms.contract import Algorithm, Variables, described
-from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble, count_both
+from bilevax.algorithms.frame import (
+    Change,
+    Method,
+    Move,
+    Optimizer,
+    RatesAt,
+    Some,
+    Start,
+    State,
+    assemble,
+    count_both,
+    rows_of,
+)
 from bilevax.algorithms.parts.block_inverse import FLOORED, KNOWN, VARIABLE, BlockInverse, look
 from bilevax.algorithms.parts.hypergradient import Points, hypergradient_innovation
 from bilevax.algorithms.registry.tuning import MIXED_STEPS, Tuning, block_steps
@@ -194,11 +206,12 @@ class BSVRB(Method):
         kept = self.inverse(problem).age(problem, block.inverse, absences[-1].decay, drift)
         return block._replace(y=y, y_before=y_before, inverse=kept)
 
-    def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
-        """x, and y of every block, up to date."""
+    def variables(self, problem: Problem, rates_at: RatesAt, state: State, some: Some) -> Variables:
+        """x, and y of every block, or of some, up to date."""
         asleep = self.clock_rates(problem, rates_at)
         y_of = lambda i, block: self.catch_up(problem, asleep, state.own, i, block).y
-        return Variables(state.x, jax.vmap(y_of)(jnp.arange(problem.num_tasks), state.tables))
+        numbers = jnp.arange(problem.num_tasks) if some is None else some
+        return Variables(state.x, jax.vmap(y_of)(numbers, rows_of(state.tables, some)))
 
 
 def _check_below_one(mixing: Any) -> None:

@@ -56,6 +56,10 @@ class Variables(NamedTuple):
             return self.y
         return spread(lambda problem, y, some: y[some], (ROWS, COMMON), ROWS)(problem, self.y, some)
 
+    def y_at_hand(self, problem: Problem, which: Callable[[], Int[Array, " k"]]) -> Float[Array, "n dy"]:
+        """y of all tasks; where that is yet to be made, y of these alone. `bilevax.tasks.pick` takes both."""
+        return self.y
+
 
 @runtime_checkable
 class AlgorithmState(Protocol):
@@ -158,7 +162,8 @@ class Algorithm(NamedTuple):
     - `init(problem, key) -> State`; an `AlgorithmState`, whose `initial_cost` says what it took.
     - `step(problem, state, key) -> (State, Info)`; for methods that look at a few tasks a step, at a cost that does not
       depend on the number of tasks (see `bilevax.tasks` for the one exception, tasks that lean on the ball Y_i).
-    - `variables(problem, state) -> Variables`, for evaluation; this one is O(m).
+    - `variables(problem, state) -> Variables`, for evaluation; this one is O(m). One that takes `some` as a third
+      argument, numbers of tasks or None, gives y of those alone: looks at a few of very many tasks then cost little.
     - `settings`: what the user chose, for the record.
     - `on_shards`: whether it runs on a problem whose tasks are split (`bilevax.shard`). There `init` and `step` see the
       tasks of one shard, and take `problem.shards.mean` of the directions, so that x is the same on all shards. What
@@ -229,11 +234,11 @@ def check_step(name: str, before: Any, outcome: Any) -> tuple[AlgorithmState, In
     return state, info
 
 
-def check_variables(name: str, problem: Problem, reached: Any) -> Variables:
-    """What `variables` of the named algorithm returned, if it is x and all y of the problem."""
+def check_variables(name: str, problem: Problem, reached: Any, count: int | None = None) -> Variables:
+    """What `variables` of the named algorithm returned, if it is x and all y of the problem, or so many of them."""
     if not isinstance(reached, Variables):
         raise ContractError(f"variables of {name} must return bilevax.Variables(x, y); got {_in_words(reached)}.")
-    right = {"x": (problem.dim_x,), "y": (problem.num_tasks, problem.dim_y)}
+    right = {"x": (problem.dim_x,), "y": (problem.num_tasks if count is None else count, problem.dim_y)}
     for field, shape in right.items():
         value = getattr(reached, field)
         if _kind(value) != (shape, problem.dtype):

@@ -26,6 +26,7 @@ from bilevax.schedule import RateRule, Rates, Step
 
 Optimizer: TypeAlias = optax.GradientTransformation | None
 RatesAt = Callable[[Step], Rates]
+Some: TypeAlias = Int[Array, " k"] | None  # numbers of tasks; None: of all
 
 
 class State(NamedTuple):
@@ -103,9 +104,9 @@ class Method(abc.ABC):
     ) -> Change:
         """One step from `state`; `move(direction)` is the step on x."""
 
-    def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
-        """x and all y, up to date."""
-        return Variables(state.x, state.own.y)
+    def variables(self, problem: Problem, rates_at: RatesAt, state: State, some: Some) -> Variables:
+        """x, and y of all or some tasks, up to date."""
+        return Variables(state.x, rows_of(state.own.y, some))
 
     def rates_at(self, problem: Problem, state: Any, t: Step) -> Rates:
         """The rates of step t, from numbers, schedules and what was found, in the floating type of the problem."""
@@ -121,6 +122,11 @@ class Method(abc.ABC):
             return (), Cost(0.0, 0.0, 0.0)
         scales, samples, gradients = measure_scales(problem, key, *self.portion(problem))
         return scales, Cost(samples, gradients, gradients)
+
+
+def rows_of(table: PyTree, some: Some) -> PyTree:
+    """The rows of these tasks, or all of them."""
+    return table if some is None else jax.tree.map(lambda leaf: leaf[some], table)
 
 
 def rate_at(dtype: Any, scales: Any, t: Any, rate: Any) -> Array:
@@ -284,10 +290,11 @@ def assemble(name: str, method: Method, settings: Mapping[str, Any], special: Sp
             said.cost, said.finite, change.converged
         )
 
-    def variables(problem: Problem, state: Any) -> Variables:
+    def variables(problem: Problem, state: Any, some: Some = None) -> Variables:
         if special is not None and isinstance(state, special.state):
-            return special.variables(problem, state)
-        reached = method.variables(problem, partial(method.rates_at, problem, state), state)
+            reached = special.variables(problem, state)
+            return reached._replace(y=rows_of(reached.y, some))
+        reached = method.variables(problem, partial(method.rates_at, problem, state), state, some)
         return reached._replace(x=problem.shards.mean(reached.x)) if problem.shards.sync_every > 1 else reached
 
     return Algorithm(name, init, step, variables, settings, on_shards=True)

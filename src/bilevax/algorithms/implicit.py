@@ -35,7 +35,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from bilevax import arguments, chunks, draw
 from bilevax.algorithms.contract import Algorithm, Cost, Variables, described
-from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble
+from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Some, Start, State, assemble, rows_of
 from bilevax.algorithms.parts.lbfgs import (
     ROUGHLY,
     Descent,
@@ -309,12 +309,12 @@ class Implicit(Method):
             descent=descent, best=best, bends=bends,
         ), again  # fmt: skip
 
-    def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
+    def variables(self, problem: Problem, rates_at: RatesAt, state: State, some: Some) -> Variables:
         """x, and y of every task, or the end of an earlier descent that is better; a task not looked at has y_0."""
         own = state.own
         is_behind = own.best.objective < own.descent.objective
         x, y = jnp.where(is_behind, own.best.x, state.x), jnp.where(is_behind, own.best.y, own.tasks.y)
-        return Variables(x, jnp.zeros_like(y).at[own.order].set(y))
+        return Variables(x, rows_of(jnp.zeros_like(y).at[own.order].set(y), some))
 
 
 def learn_noise(own: Own, seen: Means) -> Own:

@@ -35,7 +35,19 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from bilevax import arguments, chunks, draw, tasks
 from bilevax import curvature as curvatures
 from bilevax.algorithms.contract import Algorithm, Variables, described
-from bilevax.algorithms.frame import Change, Method, Move, Optimizer, RatesAt, Start, State, assemble, count_both
+from bilevax.algorithms.frame import (
+    Change,
+    Method,
+    Move,
+    Optimizer,
+    RatesAt,
+    Some,
+    Start,
+    State,
+    assemble,
+    count_both,
+    rows_of,
+)
 from bilevax.algorithms.parts import one_linear_model
 from bilevax.algorithms.registry.tuning import FIRST_BATCHES, MIXED_STEPS, Tuning, shared_steps
 from bilevax.algorithms.start import FirstBatch, cost_of_estimates, first_batch_of, first_point
@@ -186,12 +198,13 @@ class RSVRB(Method):
             write=lambda keep: TaskTables(tasks.write(table, drawn.tasks, after, keep, drawn.entries), eras),
         )
 
-    def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
-        """x, and y of every task, up to date."""
+    def variables(self, problem: Problem, rates_at: RatesAt, state: State, some: Some) -> Variables:
+        """x, and y of every task, or of some, up to date."""
         curvature, clock = curvatures.choose(self.curvature, problem), state.own.clock
         _, eras = tasks.tick(clock, state.tables.eras, rates_at(state.step))
-        C = jax.vmap(problem.bounds_of)(jnp.arange(problem.num_tasks))
-        now = jax.vmap(partial(catch_up, problem, curvature, rates_at, clock, eras))(state.tables.tasks, C)
+        C = jax.vmap(problem.bounds_of)(jnp.arange(problem.num_tasks) if some is None else some)
+        kept = rows_of(state.tables.tasks, some)
+        now = jax.vmap(partial(catch_up, problem, curvature, rates_at, clock, eras))(kept, C)
         return Variables(state.x, now.y)
 
 

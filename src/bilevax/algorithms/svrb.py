@@ -20,7 +20,7 @@ from jaxtyping import Array, Key
 
 from bilevax import arguments
 from bilevax.algorithms.contract import ONE_LOWER, Algorithm, Variables, described
-from bilevax.algorithms.frame import Change, Move, RatesAt, Start, State
+from bilevax.algorithms.frame import Change, Move, RatesAt, Some, Start, State
 from bilevax.algorithms.registry.tuning import CUBE_ROOT, FALLING_MIXED_STEPS, Tuning, cube_root_steps
 from bilevax.algorithms.rsvrb import RSVRB, assemble_family
 from bilevax.algorithms.start import first_batch_of, refuse_set
@@ -55,9 +55,9 @@ class SVRB(RSVRB):
         """Lines 3 to 11: those of Algorithm 2 for the one task."""
         return super().step(without_projections(problem), rates_at, state, key, move)
 
-    def variables(self, problem: Problem, rates_at: RatesAt, state: State) -> Variables:
+    def variables(self, problem: Problem, rates_at: RatesAt, state: State, some: Some) -> Variables:
         """x and y."""
-        return super().variables(without_projections(problem), rates_at, state)
+        return super().variables(without_projections(problem), rates_at, state, some)
 
 
 def without_projections(problem: Problem) -> Problem:

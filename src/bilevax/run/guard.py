@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from bilevax import device
 from bilevax.algorithms.contract import Cost
 from bilevax.problem import Problem
-from bilevax.scales import excerpt_look
+from bilevax.scales import excerpt_look, tasks_of_excerpt
 from bilevax.schedule import RateRule, Scales
 
 FIRST_LOOK, MOST_RETREATS = 16, 20
@@ -201,5 +201,8 @@ def _copy(state: Any) -> Any:
 
 def _look(run: GuardedRun) -> tuple[float, float]:
     """F of an excerpt, always the same in a run, and how far f is from it at the run's own y."""
-    F, lag = excerpt_look(run.problem, *run.variables(run.problem, run.state), run.key)
+    reached = run.variables(run.problem, run.state)
+    problem = run.problem
+    y = reached.y_at_hand(problem, lambda: tasks_of_excerpt(problem, problem.num_tasks // problem.shards.count))
+    F, lag = excerpt_look(problem, reached.x, y, run.key)
     return float(F), float(lag)

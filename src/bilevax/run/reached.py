@@ -5,6 +5,7 @@ is not. A metric of x alone, and one of some tasks, then cost what they look at.
 """
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -41,6 +42,10 @@ class Reached(Variables):
         """y of tasks of these numbers."""
         return self.ask(some)
 
+    def y_at_hand(self, problem: Problem, which: Callable[[], Int[Array, " k"]]) -> Float[Array, "n dy"]:
+        """y of these tasks."""
+        return self.ask(which())
+
     def __iter__(self) -> Iterator[Array]:
         return iter((self.x, self.y))
 
@@ -58,11 +63,18 @@ jax.tree_util.register_pytree_node(Reached, lambda reached: (tuple(reached), Non
 @functools.lru_cache(maxsize=16)
 def programs_of(name: str, variables: Callable[..., Any]) -> Programs:
     """`variables` of the named algorithm, looked at while it is traced; one set of programs for all of its runs."""
+    takes_some = "some" in inspect.signature(variables).parameters
     both = lambda problem, state: check_variables(name, problem, variables(problem, state))
+
+    def of_some(problem: Problem, state: Any, some: Array) -> Array:
+        if takes_some:
+            return check_variables(name, problem, variables(problem, state, some), len(some)).y
+        return both(problem, state).y[some]
+
     return Programs(
         jax.jit(spread(both, (OWN,), Variables(COMMON, ROWS))),
         jax.jit(spread(lambda problem, state: both(problem, state).x, (OWN,), COMMON)),
-        jax.jit(spread(lambda problem, state, some: both(problem, state).y[some], (OWN, COMMON), ROWS)),
+        jax.jit(spread(of_some, (OWN, COMMON), ROWS)),
     )
 
 

@@ -84,8 +84,8 @@ class Run:
         """Whether the lower problems are as curved as was said: at the start, and after 1, 2, 4, 8, ... records."""
         records = len(self.trace.rows)
         if records & (records - 1) == 0:
-            x, y = self.variables(self.problem, self.state)
-            watch.look_at(self.problem, x, y, self.steps, self.algorithm.settings.get("neumann_step"))
+            reached = self.variables(self.problem, self.state)
+            watch.look_at(self.problem, reached, self.steps, self.algorithm.settings.get("neumann_step"))
 
     def result(self, status: str, message: str, end: Any = None) -> Result:
         """x and y of the state `end`, by default of the last one; to go on from the last one."""

@@ -6,12 +6,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from bilevax import arguments, draw, lapack
+from bilevax.algorithms.contract import Variables
 from bilevax.problem import Problem
 from bilevax.shards import COMMON, ROWS, spread
 from bilevax.structure import Hessian
+from bilevax.tasks import pick
 
 TASKS, SAMPLES = 3, 1024  # looked at, at most
 FEW = 128  # variables for which ∇²yy g is formed
@@ -42,19 +44,25 @@ def _extreme(product: Callable[[Array], Array], start: Array, shift: Any) -> Arr
 
 
 @jax.jit
-def curvature_at(problem: Problem, x: Float[Array, " d"], y: Float[Array, "m dy"], key: Key[Array, ""]) -> Spectrum:
-    """The curvature of some lower problems on many of their samples."""
+def curvature_at(problem: Problem, x: Float[Array, " d"], y: Float[Array, "n dy"], key: Key[Array, ""]) -> Spectrum:
+    """The curvature of some lower problems on many of their samples; y is that of all, or of those looked at."""
     return spread(_curvature_at, (COMMON, ROWS, COMMON), COMMON)(problem, x, y, key)
 
 
-def _curvature_at(problem: Problem, x: Float[Array, " d"], y: Float[Array, "m dy"], key: Key[Array, ""]) -> Spectrum:
-    size = None if problem.lower_data.max_length <= SAMPLES else SAMPLES
-    task_key, start_key, batch_key = jax.random.split(key, 3)
-    tasks = jax.random.randint(task_key, (min(TASKS, problem.num_tasks),), 0, problem.num_tasks, jnp.int32)
+def tasks_of_look(num_tasks: int, key: Key[Array, ""]) -> Int[Array, " k"]:
+    """The tasks that are looked at, of so many."""
+    return jax.random.randint(jax.random.split(key, 3)[0], (min(TASKS, num_tasks),), 0, num_tasks, jnp.int32)
 
-    def look(i: Array) -> tuple[Array, Array]:
+
+def _curvature_at(problem: Problem, x: Float[Array, " d"], y: Float[Array, "n dy"], key: Key[Array, ""]) -> Spectrum:
+    size = None if problem.lower_data.max_length <= SAMPLES else SAMPLES
+    _, start_key, batch_key = jax.random.split(key, 3)
+    tasks = tasks_of_look(problem.num_tasks, key)
+
+    def look(given: tuple[Array, Array]) -> tuple[Array, Array]:
+        i, y = given
         indices = draw.batch_indices(jax.random.fold_in(batch_key, i), problem.lower_data, i, size)
-        second = problem.lower_derivatives(x, y[i], i, indices)[1]
+        second = problem.lower_derivatives(x, y, i, indices)[1]
         product = lambda h: second(h)[1]
         if problem.dim_y <= FEW:
             values = lapack.eigen(
@@ -65,16 +73,19 @@ def _curvature_at(problem: Problem, x: Float[Array, " d"], y: Float[Array, "m dy
         largest = _extreme(product, start, 0)
         return _extreme(product, start, largest), largest
 
-    smallest, largest = jax.lax.map(look, tasks)
+    smallest, largest = jax.lax.map(look, (tasks, pick(y, tasks, problem.num_tasks)))
     least, most = jnp.minimum(smallest, largest).min(), jnp.maximum(smallest, largest).max()
     return Spectrum(problem.shards.smallest(least), problem.shards.largest(most))
 
 
-def look_at(problem: Problem, x: Array, y: Array, step: int, neumann_step: Any = None) -> None:
+def look_at(problem: Problem, reached: Variables, step: int, neumann_step: Any = None) -> None:
     """Warn where λ is more than there is, or a Neumann series cannot converge, at this point."""
     lam = float(problem.strong_convexity)
-    known = problem.structure.hessian is Hessian.IDENTITY
-    smallest, largest = (lam, lam) if known else map(float, curvature_at(problem, x, y, jax.random.key(step)))
+    known, key = problem.structure.hessian is Hessian.IDENTITY, jax.random.key(step)
+    smallest = largest = lam
+    if not known:
+        y = reached.y_at_hand(problem, lambda: tasks_of_look(problem.num_tasks // problem.shards.count, key))
+        smallest, largest = map(float, curvature_at(problem, reached.x, y, key))
     rounding = problem.dim_y * float(jnp.finfo(problem.dtype).eps) * largest  # of eigenvalues, as far as they are seen
     if smallest + rounding < 0.5 * lam:
         warnings.warn(
