@@ -36,13 +36,13 @@ def test_distinct_tasks_draw_every_subset_equally_often(m, size):
 
 def test_weighted_tasks_fit_their_probabilities():
     p = np.array([0.5, 0.25, 0.15, 0.07, 0.03])
-    drawn = many(lambda key: draw.weighted_tasks(words(key, 4), p))
+    drawn = many(lambda key: draw.weighted_tasks(words(key, 4), draw.thresholds_of(p)))
     assert_frequencies(np.bincount(drawn.ravel(), minlength=5), 4 * DRAWS * p)
 
 
 def test_weighted_tasks_resolve_probabilities_that_float32_does_not():
     p = np.full(200_000, 1 / 200_000)
-    drawn = many(lambda key: draw.weighted_tasks(words(key, 50), p))
+    drawn = many(lambda key: draw.weighted_tasks(words(key, 50), draw.thresholds_of(p)))
     halves = np.bincount(drawn.ravel() % 2, minlength=2)
     assert_frequencies(halves, np.full(2, 50 * DRAWS / 2))
 

@@ -1,5 +1,7 @@
 """Samples that are not in memory: the same draws and bits as those that are, read ahead or in the middle of a step."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import bilevax as bx
 from bilevax.run import ahead
 from bilevax.samples import Stored
-from bilevax.stored import is_stored
+from bilevax.stored import is_stored, read_rows
 
 TASKS, ROWS, WIDTH, STEPS = 4, 10, 3, 30
 SETTINGS = {"upper_step": 0.05, "lower_step": 0.1, "batch_size": 2}
@@ -201,3 +203,22 @@ def test_what_cannot_be_read_is_refused(case, tmp_path):
     array = on_disk(tmp_path, {"a": np.arange(18.0).reshape(6, 3)})["a"]
     with pytest.raises((TypeError, ValueError), match=message):
         call(array)
+
+
+def test_many_rows_of_a_part_of_a_mapped_file_are_those_of_the_array(tmp_path):
+    array = np.arange(6000.0).reshape(2000, 3)
+    file = on_disk(tmp_path, {"rows": array})["rows"]
+    rows = np.arange(0, 1000, 2)
+    for part in (np.s_[:], np.s_[1::2], np.s_[:, 1:]):
+        np.testing.assert_array_equal(read_rows(file[part], rows), array[part][rows])
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the system does not tell how files are mapped")
+def test_the_system_is_told_that_rows_of_a_mapped_file_are_read_at_random(tmp_path):
+    """Else it reads 128 kB around each row: a hundred times as much as is needed."""
+    file = on_disk(tmp_path, {"random": np.ones((2000, 3))})["random"]
+    data = bx.shared(file[1:])
+    of_file = Path("/proc/self/smaps").read_text().partition("random.npy")[2]
+    flags = next(line for line in of_file.splitlines() if line.startswith("VmFlags"))
+    assert "rr" in flags.split()
+    assert data.max_length == 1999

@@ -1,6 +1,7 @@
 """All tasks, one chunk after the other: what a start and an exact evaluation do, checked to fit before it exists."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -9,6 +10,32 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 from bilevax.device import available_bytes, format_bytes
+
+LONG = 4096  # chunks, from which on it is told how many are done
+_listeners: list[Callable[[float], None]] = []
+
+
+@contextlib.contextmanager
+def heard(listener: Callable[[float], None]) -> Iterator[None]:
+    """Within it the listener is told which share of very many tasks is done, by programs that are traced here."""
+    _listeners.append(listener)
+    try:
+        yield
+        jax.effects_barrier()
+    finally:
+        _listeners.remove(listener)
+
+
+def _tell(done: Any, chunks: Any) -> None:
+    for listener in _listeners:
+        listener(float(done) / float(chunks))
+
+
+def _tell_sometimes(done: Array, chunks: int) -> None:
+    """After each hundredth of the chunks, where they are many and somebody listens."""
+    if _listeners and chunks >= LONG:
+        tell = lambda: jax.debug.callback(_tell, done, np.int32(chunks))
+        jax.lax.cond(done % (chunks // 100) == 0, tell, lambda: None)
 
 
 def require(row: PyTree, num_tasks: int) -> int:
@@ -59,15 +86,17 @@ def mean_and_all(build: Callable[[Any], tuple[PyTree, PyTree]], num_tasks: int, 
     chunks = _chunks(num_tasks, each)
     repeated = jnp.arange(chunks.size).reshape(chunks.shape) >= num_tasks
 
-    def add(total: PyTree, given: tuple[Array, Array]) -> tuple[PyTree, PyTree]:
-        tasks, repeated = given
+    def add(total: PyTree, given: tuple[Array, Array, Array]) -> tuple[PyTree, PyTree]:
+        done, tasks, repeated = given
+        _tell_sometimes(done, len(chunks))
         terms, rows = jax.vmap(build)(tasks)
         plus = lambda a, b: a + jnp.tensordot((~repeated).astype(b.dtype), b, axes=1)
         return jax.tree.map(plus, total, terms), rows
 
     shapes, _ = jax.eval_shape(build, jax.ShapeDtypeStruct((), np.int32))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    total, rows = jax.lax.scan(add, zeros, (chunks, repeated))
+    numbers = jnp.arange(len(chunks), dtype=jnp.int32)
+    total, rows = jax.lax.scan(add, zeros, (numbers, chunks, repeated))
     flat = lambda leaf: leaf.reshape(chunks.size, *leaf.shape[2:])[:num_tasks]
     return jax.tree.map(lambda leaf: leaf / num_tasks, total), jax.tree.map(flat, rows)
 

@@ -14,6 +14,7 @@ from bilevax.samples import Batches, Data, DrawnAhead, Indices, NoData, NotAhead
 from bilevax.shards import Alone, Shards
 
 FEW_TASKS = 10  # that a step draws where nobody says how many
+Words = UInt32[Array, "2 *n"]  # two random words for each number to be drawn
 
 
 class Source(Protocol):
@@ -49,6 +50,8 @@ class Sampling:
     With p the B draws are independent, a task can come up twice, and E[count_i] = B·p_i. Without p the
     tasks are distinct and E[count_i] = B/m. A batch is drawn uniformly with replacement from the samples
     of its task; `batch_size=None` takes them all. `tasks_per_step=None` is ten, or all where there are fewer.
+
+    A shard draws its share of the B from its own tasks, by p as it is among these.
     """
 
     tasks_per_step: int | None
@@ -73,8 +76,6 @@ class Sampling:
                 f"tasks_per_step must be a multiple of the number of shards, {shards}, each draws as many of its own "
                 f"tasks; got {self.tasks_per_step}."
             )
-        if self.probabilities is not None and shards > 1:
-            raise TypeError("task_probabilities must be left out where tasks are on several shards.")
         if self.probabilities is not None and len(self.probabilities) != m:
             raise ValueError(
                 f"task_probabilities must have one entry for each of the {m} tasks; got {len(self.probabilities)}."
@@ -91,6 +92,13 @@ class Sampling:
         """Samples of a task, `None` for all, and the share of the tasks, that a step looks at."""
         return self.batch_size, self.count(source) / source.num_tasks
 
+    def weighted_tasks(self, source: Source, words: Words) -> tuple[Int[Array, " n"], Float[Array, " n"]]:
+        """Tasks drawn with p, of those of a shard where there are several, and their probabilities."""
+        p = np.asarray(self.probabilities, float).reshape(source.shards.count, source.num_tasks)
+        p = p / p.sum(axis=1, keepdims=True)
+        tasks = weighted_tasks(words, source.shards.own_row(thresholds_of(p)))
+        return tasks, source.shards.own_row(p.astype(source.x0.dtype))[tasks]
+
 
 def check_probabilities(probabilities: Any) -> None:
     """Refuse probabilities that are not one for each task, positive, and of sum one."""
@@ -105,9 +113,6 @@ def check_probabilities(probabilities: Any) -> None:
         )
     if abs(p.sum() - 1) > 1e-6:
         raise ValueError(f"task_probabilities must sum to 1; they sum to {p.sum():.8g}.")
-
-
-Words = UInt32[Array, "2 *n"]  # two random words for each number to be drawn
 
 
 def below(words: Words, span: Any) -> Int[Array, "*n"]:
@@ -135,11 +140,14 @@ def distinct_tasks(words: Words, num_tasks: int) -> Int[Array, " n"]:
     return jax.lax.fori_loop(0, size, pick, jnp.full(size, -1, jnp.int32))
 
 
-def weighted_tasks(words: Words, probabilities: Float[Any, " m"]) -> Int[Array, " n"]:
-    """Independent tasks with the given probabilities, by inverting their cumulative sums."""
-    cumulative = np.cumsum(np.asarray(probabilities, float))
-    # 32 random bits resolve small probabilities better than a float32 does.
-    thresholds = np.floor(cumulative[:-1] / cumulative[-1] * 2.0**32).clip(0, 2.0**32 - 1).astype(np.uint32)
+def thresholds_of(probabilities: Float[Any, "*s m"]) -> UInt32[Any, "*s m-1"]:
+    """Up to which random word each task but the last is drawn: 32 bits resolve more than a float32 does."""
+    cumulative = np.cumsum(np.asarray(probabilities, float), axis=-1)
+    return np.floor(cumulative[..., :-1] / cumulative[..., -1:] * 2.0**32).clip(0, 2.0**32 - 1).astype(np.uint32)
+
+
+def weighted_tasks(words: Words, thresholds: UInt32[Any, " m-1"]) -> Int[Array, " n"]:
+    """Independent tasks with the probabilities of these thresholds, by inverting their cumulative sums."""
     return jnp.searchsorted(jnp.asarray(thresholds), words[0], side="right").astype(jnp.int32)
 
 
@@ -188,8 +196,8 @@ def draw_step(source: Source, sampling: Sampling, key: Key[Array, ""]) -> Draw:
         tasks = distinct_tasks(for_tasks, m)
         weights = jnp.full(size, m / size, source.x0.dtype)
     else:
-        tasks = weighted_tasks(for_tasks, sampling.probabilities)
-        weights = 1 / (size * jnp.asarray(sampling.probabilities, source.x0.dtype)[tasks])
+        tasks, p = sampling.weighted_tasks(source, for_tasks)
+        weights = 1 / (size * p)
         same = tasks[:, None] == tasks[None, :] if size > 1 else None
     lower = _batches(source.lower_data, tasks, for_lower)
     entries = numbers_of(lower)

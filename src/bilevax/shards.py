@@ -45,6 +45,10 @@ class Alone:
         """The key that this part draws with."""
         return key
 
+    def own_row(self, table: Any) -> Array:
+        """The row of this part, of a table with one for each."""
+        return jnp.asarray(table[0])
+
     def mean(self, tree: PyTree) -> PyTree:
         """The mean over all parts."""
         return tree
@@ -124,6 +128,10 @@ class Shards:
     def own_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
         """The key that this shard draws with."""
         return jax.random.fold_in(key, jax.lax.axis_index(AXIS))
+
+    def own_row(self, table: Any) -> Array:
+        """The row of this shard, of a table with one for each."""
+        return jnp.asarray(table)[jax.lax.axis_index(AXIS)]
 
     def total(self, tree: PyTree) -> PyTree:
         """The sum over all shards, in the order of their numbers: `psum` adds up as the network likes."""

@@ -19,7 +19,8 @@ ON_ALL_SAMPLES = {  # without a draw both ways are one computation; but for powe
 }
 
 
-HALF = bx.rsvrb(upper_step=0.05, lower_step=0.1, mixing=0.2, tasks_per_step=2, batch_size=2)
+SETTINGS = {"lower_step": 0.1, "mixing": 0.2, "batch_size": 2}
+HALF = bx.rsvrb(upper_step=0.05, tasks_per_step=2, **SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,21 @@ def test_x_moves_by_the_mean_of_the_directions_of_two_runs_on_their_own_tasks(pr
     np.testing.assert_allclose(together.x, x, rtol=0, atol=1e-13)
     y = [HALF.variables(*given).y for given in zip(halves, states, strict=True)]
     np.testing.assert_allclose(together.y, jnp.concatenate(y), rtol=0, atol=1e-13)
+
+
+def test_each_shard_draws_by_the_probabilities_of_its_own_tasks(problem):
+    """x_2 − x_1 is the step along the mean of two directions, each of a run on a half with p as it is there."""
+    p = np.arange(1.0, TASKS + 1) / (TASKS * (TASKS + 1) / 2)
+    make = lambda p, size: bx.rsvrb(upper_step=0.05, tasks_per_step=size, task_probabilities=p, **SETTINGS)
+    init_key, step_key = jax.random.split(jax.random.key(0))
+    directions = []
+    for k, own in enumerate(np.split(p, 2)):
+        half, algorithm = make_problem(k * TASKS // 2, TASKS // 2), make(own / own.sum(), 2)
+        state = algorithm.init(half, jax.random.fold_in(init_key, k))
+        state, _ = algorithm.step(half, state, jax.random.fold_in(jax.random.fold_in(step_key, 1), k))
+        directions.append(state.own.d)
+    together = bx.solve(bx.shard(problem), make(p, 4), steps=1, metrics=None, progress=False)
+    np.testing.assert_allclose(together.x, problem.x0 - 0.05 * np.mean(directions, axis=0), rtol=0, atol=1e-13)
 
 
 def test_a_task_is_told_its_number_among_all_tasks():
@@ -125,9 +141,6 @@ BAD = {
     ),
     "too many draws": (
         lambda p: bx.solve(bx.shard(p), bx.rsvrb(tasks_per_step=10), steps=1), "at most the number of tasks, 8; got 10"
-    ),
-    "other probabilities": (
-        lambda p: bx.solve(bx.shard(p), bx.rsvrb(task_probabilities=np.full(8, 1 / 8)), steps=1), "must be left out"
     ),
     "an algorithm that knows nothing of shards": (
         lambda p: bx.solve(bx.shard(p), bx.soba()._replace(on_shards=False), steps=1), "algorithm must run on shards"

@@ -111,5 +111,16 @@ def test_all_tasks_are_visited_once_whatever_the_chunks(each):
     np.testing.assert_allclose(chunks.mean_of_all(build, 71, each), [35, 1])
 
 
+def test_who_listens_hears_how_much_of_very_many_tasks_is_done():
+    shares, build = [], lambda i: i.astype(float)
+    mean = jax.jit(lambda: chunks.mean_of_all(build, 64 * chunks.LONG))
+    with chunks.heard(shares.append):
+        np.testing.assert_allclose(mean(), (64 * chunks.LONG - 1) / 2)
+    assert len(shares) >= 100
+    np.testing.assert_allclose(sorted(shares), np.arange(len(shares)) / len(shares), atol=0.01)
+    mean()
+    assert len(shares) < 110  # nobody listens any more
+
+
 def test_this_machine_tells_how_much_memory_it_has():
     assert device.available_bytes() > 1e6

@@ -14,7 +14,7 @@ from bilevax.problem import Problem
 from bilevax.run.reached import MANY
 from bilevax.shards import COMMON, ROWS, spread
 
-EXCERPT = 256  # tasks that are looked at where there are many
+EXCERPT = 128  # tasks that are looked at where there are many
 
 
 def exact_metrics(
@@ -22,7 +22,7 @@ def exact_metrics(
 ) -> dict[str, Float[Array, ""] | float]:
     """What `solve` records by default: F(x) and its error, ‖∇F(x)‖ and the mean of ‖y_i − y_i*(x)‖².
 
-    With more than 20,000 tasks these are of 256 of them, drawn once, always the same: solving all lower problems
+    With more than 20,000 tasks these are of 128 of them, drawn once, always the same: solving all lower problems
     takes longer than most runs. `objective_error` then holds the standard error of F, and the noise of ∇F is part of
     `grad_norm`, so it does not fall to zero. `metrics=partial(bx.exact_metrics, all_tasks=True)` looks at all.
     """

@@ -289,7 +289,7 @@ def solve(
     - `target`: {"objective": 0.3} ends the run as soon as a recorded metric is that small.
     - `metrics`: a function of (problem, Variables) that returns numbers by name; `None` records the costs alone. The
       default solves lower problems exactly: F(x) and its error, ‖∇F(x)‖ and the mean ‖y_i − y_i*‖²; with more than
-      20,000 tasks on 256 of them (`bx.exact_metrics`). A function
+      20,000 tasks on 128 of them (`bx.exact_metrics`). A function
       of your own is tried at x0 and y0 before anything is compiled. What it returns there is the first record if the
       run starts from just there; else it is called once more.
     - `record_every`: steps between two records; by default there are 20 of them, or, without `steps`, one after 1, 2,

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from bilevax import chunks
+
 Report = Callable[[int, float, Mapping[str, Any]], None]  # step, share of the budget, what was recorded last
 
 
@@ -58,4 +60,5 @@ def progress(asked: bool | None) -> Iterator[Report]:
             shown = "  ".join(f"{name} {row[name]:.4g}" for name in ("objective", "grad_norm") if name in row)
             bar.update(task, description=f"step {step}", completed=share, row=shown)
 
-        yield update
+        with chunks.heard(lambda share: bar.update(task, description="all tasks", completed=share)):
+            yield update
