@@ -17,6 +17,7 @@ from rich.table import Table
 
 from bilevax import datasets
 from bilevax.lab.cases import Case, build_problem, choose_points
+from bilevax.words import key_of
 
 SHAPES = {"a1a": (1605, 123, 14), "a8a": (22696, 123, 14), "w1a": (2477, 300, 12), "w8a": (49749, 300, 12)}
 TEST_ROWS = 1000  # of made-up data
@@ -62,7 +63,7 @@ class Timed:
         def loop(problem, state, key):
             def body(k, carry):
                 state, finite = carry
-                state, info = algorithm.step(problem, state, jax.random.fold_in(key, k))
+                state, info = algorithm.step(problem, state, key_of(key, k))
                 return state, finite & info.finite
 
             return jax.lax.fori_loop(0, steps, body, (state, jnp.asarray(True)))

@@ -15,7 +15,7 @@ from bilevax.algorithms.contract import DESCRIPTIONS
 
 SOURCE = Path(bilevax.__file__).parent
 FLOORS = [  # from the ground up: a room knows lower floors only; every module and folder has its place here
-    {"arguments", "aside", "device", "rows", "lapack", "leases", "locks", "pages", "programs", "version"},
+    {"arguments", "aside", "device", "rows", "lapack", "leases", "locks", "pages", "programs", "version", "words"},
     {"identity", "files", "bounds", "chunks", "shards", "stored"},
     {"samples"}, {"draw"}, {"data", "linear_model"}, {"structure"}, {"problem"},
     {"projection", "estimator", "schedule"}, {"tasks"}, {"curvature"}, {"exact"}, {"scales", "scale"}, {"algorithms"},

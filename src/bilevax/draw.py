@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt32
 from bilevax import arguments
 from bilevax.samples import Batches, Data, DrawnAhead, Indices, NoData, NotAheadError, numbers_of, span
 from bilevax.shards import Alone, Shards
+from bilevax.words import key_of, random_words
 
 FEW_TASKS = 10  # that a step draws where nobody says how many
 Words = UInt32[Array, "2 *n"]  # two random words for each number to be drawn
@@ -157,7 +158,7 @@ def batch_indices(key: Key[Array, ""], data: Data, i: Int[Array, ""], size: int 
         return None
     if isinstance(data, DrawnAhead):
         raise NotAheadError
-    return below(jax.random.bits(key, (2, size), np.uint32), span(data, i))
+    return below(random_words(key, (2, size)), span(data, i))
 
 
 def count_samples(data: Data, tasks: Int[Array, " B"], size: int | None) -> Float[Array, ""]:
@@ -189,7 +190,7 @@ def draw_step(source: Source, sampling: Sampling, key: Key[Array, ""]) -> Draw:
     upper_words = 0 if isinstance(source.upper_data, NoData) else batch
     lower_words = 0 if isinstance(source.lower_data, NoData) else batch
     ends = np.cumsum([size, upper_words, lower_words])
-    words = jax.random.bits(key, (2, int(ends[-1]) + size), np.uint32)
+    words = random_words(key, (2, int(ends[-1]) + size))
     for_tasks, for_upper, for_lower, for_direction = jnp.split(words, ends, axis=1)
     same = None
     if sampling.probabilities is None:
@@ -221,14 +222,14 @@ def batches_of_all(
     tasks = jnp.arange(source.num_tasks, dtype=jnp.int32)
     requests = [(source.upper_data, size) for size in upper] + [(source.lower_data, size) for size in lower]
     counts = [0 if isinstance(data, NoData) else len(tasks) * (size or 0) for data, size in requests]
-    words = jnp.split(jax.random.bits(key, (2, sum(counts)), np.uint32), np.cumsum(counts), axis=1)
+    words = jnp.split(random_words(key, (2, sum(counts))), np.cumsum(counts), axis=1)
     batches = [_batches(data, tasks, own) for (data, _), own in zip(requests, words[: len(requests)], strict=True)]
     return batches[: len(upper)], batches[len(upper) :]
 
 
 def batch_of_all(source: Source, key: Key[Array, ""], k: Any, size: int | None) -> Batches:
     """The k-th of any number of independent batches of every task, of the lower data."""
-    return batches_of_all(source, jax.random.fold_in(key, k), (), (size,))[1][0]
+    return batches_of_all(source, key_of(key, k), (), (size,))[1][0]
 
 
 class AtEntries(NamedTuple):

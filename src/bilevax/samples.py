@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
 from bilevax.stored import Reader
+from bilevax.words import key_of
 
 Loss = Callable[[Any], Float[Array, ""]]
 
@@ -157,7 +158,7 @@ class Sampler:
             key = jax.random.fold_in(key, self.numbers[i])
             task = self.numbers[i] if self.tasks is None else jax.tree.map(itemgetter(i), self.tasks)
             make = lambda key: self.made_by.function(key, task)
-        return jax.vmap(lambda k: make(jax.random.fold_in(key, k)))(indices)
+        return jax.vmap(lambda k: make(key_of(key, k)))(indices)
 
     def mean(self, loss: Loss, i: Any) -> Float[Array, ""]:
         """The loss on the first samples of task i as one batch."""

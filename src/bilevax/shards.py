@@ -24,6 +24,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Key, PyTree
 
+from bilevax.words import key_of
+
 AXIS = "shards"
 WHOLE, SPLIT = PartitionSpec(), PartitionSpec(AXIS)
 COMMON: Any = "common"  # the same for all shards
@@ -127,7 +129,7 @@ class Shards:
 
     def own_key(self, key: Key[Array, ""]) -> Key[Array, ""]:
         """The key that this shard draws with."""
-        return jax.random.fold_in(key, jax.lax.axis_index(AXIS))
+        return key_of(key, jax.lax.axis_index(AXIS))
 
     def own_row(self, table: Any) -> Array:
         """The row of this shard, of a table with one for each."""

@@ -24,6 +24,7 @@ from bilevax.problem import Problem
 from bilevax.run import terminal
 from bilevax.scales import excerpt_objective
 from bilevax.schedule import RateRule, Scales
+from bilevax.words import key_of
 
 SURVIVORS = 4
 LARGE_STATE = 2**18  # bytes from which on it is worth a compilation to know what a step needs
@@ -110,7 +111,7 @@ class _Contest:
         def advance(problem: Problem, states: Any, finite: Array, key: Array, begin: Array, end: Array) -> Any:
             def one(carry: Any) -> Any:
                 def step(t: Array, carry: Any) -> Any:
-                    state, info = algorithm.step(problem, carry[0], jax.random.fold_in(key, t))
+                    state, info = algorithm.step(problem, carry[0], key_of(key, t))
                     return state, carry[1] & info.finite
 
                 return jax.lax.fori_loop(begin, end, step, carry)

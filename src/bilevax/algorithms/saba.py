@@ -34,6 +34,7 @@ from bilevax.algorithms.start import all_tasks
 from bilevax.problem import Problem
 from bilevax.samples import Data, NoData, Ragged, Sampler, Samples, UnevenBlock
 from bilevax.schedule import RateRule
+from bilevax.words import random_words
 
 UPPER_STEP, LOWER_STEP = RateRule(0.25, "step", condition_power=0.5), RateRule(0.5, "1/smoothness")
 
@@ -141,7 +142,7 @@ class Half(NamedTuple):
         self, problem: Problem, at: Points, table: PyTree, mean: PyTree, key: Key[Array, ""]
     ) -> tuple[PyTree, PyTree, Callable[[Bool[Array, ""]], PyTree], Float[Array, ""]]:
         """The estimates of all terms of all tasks, the new means, how the table is written, the samples drawn."""
-        numbers, words = all_tasks(problem), jax.random.bits(key, (2, problem.num_tasks), np.uint32)
+        numbers, words = all_tasks(problem), random_words(key, (2, problem.num_tasks))
         drawn = self.split.block_of(draw.below(words, self.split.samples))
         sizes = self.split.size(drawn)
         rows = numbers * self.split.blocks + drawn

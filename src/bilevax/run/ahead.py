@@ -18,6 +18,7 @@ from jaxtyping import Array, Int, PyTree
 from bilevax.algorithms.contract import Algorithm
 from bilevax.problem import Problem
 from bilevax.samples import DrawnAhead, Fetched, NotAheadError, Stored
+from bilevax.words import key_of
 
 STEPS, BYTES = 256, 2**26  # in a window, at most
 NAMES = ("upper_data", "lower_data")
@@ -71,7 +72,7 @@ class ReadAhead:
                 return DrawnAhead(data, note)
 
             seen = problem.replace(**{name: scout(name) for name in self.stored})
-            algorithm.step(seen, zeros, jax.random.fold_in(key, step))
+            algorithm.step(seen, zeros, key_of(key, step))
             return drawn
 
         self.draws_of = draws_of

@@ -37,6 +37,7 @@ from bilevax.run.saved import SavedState, restore
 from bilevax.run.trace import Trace
 from bilevax.schedule import RateRule, Scales
 from bilevax.shards import COMMON, OWN, Alone, Shards, spread
+from bilevax.words import key_of
 
 
 def _origin_of(problem: Problem, algorithm: Algorithm) -> dict[str, str]:
@@ -171,7 +172,7 @@ def _loop_of(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
         def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             state, costs, used, k, _, _ = carry
             now = at_step(problem, t + k)
-            state, info = check_step(name, state, step(now, state, jax.random.fold_in(key, t + k)))
+            state, info = check_step(name, state, step(now, state, key_of(key, t + k)))
             cost, finite = Cost(*(jnp.asarray(count, float) for count in info.cost)), jnp.asarray(info.finite)
             costs, taken = costs.at[k].set(jnp.stack(cost)), k + finite.astype(jnp.int32)
             return state, costs, used + cost.samples, taken, finite, jnp.asarray(info.converged)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from bilevax import arguments, draw
@@ -23,6 +22,7 @@ from bilevax.algorithms.start import all_tasks
 from bilevax.problem import Problem
 from bilevax.samples import Batches
 from bilevax.schedule import RateRule
+from bilevax.words import random_words
 
 NEUMANN_STEP = RateRule(0.5, "1/smoothness")  # a batch can have a larger L_g than those that were looked at
 
@@ -69,7 +69,7 @@ def random_length(name: str, step: Any, terms: int, size: int | None) -> Series:
 
     def draw_lengths(problem: Problem, key: Key[Array, ""]) -> tuple[Int[Array, " m"], Key[Array, ""]]:
         length_key, batch_key = jax.random.split(key)
-        return draw.below(jax.random.bits(length_key, (2, problem.num_tasks), np.uint32), terms), batch_key
+        return draw.below(random_words(length_key, (2, problem.num_tasks)), terms), batch_key
 
     def apply(
         problem: Problem, theta: Array, x: Array, y: Rows, v: Rows, samples: tuple[Int[Array, " m"], Key[Array, ""]]
