@@ -140,9 +140,9 @@ def test_the_demo_refuses_a_wrong_option(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_race_times_two_checkouts_in_turn():
+def test_steps_of_two_checkouts_are_timed_in_turn():
     """This one against itself: a wrong one of the two would not have the sources it was told."""
-    shown = run("-m", "benchmarks.race", ".", "--short")
+    shown = run("-m", "benchmarks.versions", ".", "--short")
     assert shown.returncode == 0, shown.stderr
     ratio = re.fullmatch(r"worst_ratio=([\d.]+)", shown.stdout.strip().splitlines()[-1])
     assert 0.02 < float(ratio[1]) < 50

@@ -1,6 +1,6 @@
 """Steps of this checkout against those of another one: microseconds of each, in turn, and their ratio.
 
-    python -m benchmarks.race OTHER_CHECKOUT [--cases a1a-1,a1a-200] [--rounds 12] [--short]
+    python -m benchmarks.versions OTHER_CHECKOUT [--cases a1a-1,a1a-200] [--rounds 12] [--short]
 
 Each checkout runs in a process of its own, on the same problem with the same algorithm; the processes take turns, so
 that a busy machine slows both. The least of all rounds counts, and the median stands beside it. A ratio above one says
