@@ -49,11 +49,11 @@ def where_from():
     return "the paper's data" if data_are_here("a1a") else "made-up rows of the same shape"
 
 
-def paper_problem(name, rows="dense"):
+def paper_problem(name, rows="dense", draw="independent"):
     """A problem of the paper's experiments by its name, D-m, as the laboratory defines it."""
     case = Case.parse(name)
     train, validation = load(case.data)
-    return build_problem(case, train, choose_points(case, validation), rows)
+    return build_problem(case, train, choose_points(case, validation), rows, draw=draw)
 
 
 class Timed:

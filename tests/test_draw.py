@@ -184,3 +184,48 @@ def test_as_many_tasks_as_there_are_can_be_drawn_and_no_more():
         draw.Sampling(4, 1).check(problem)
     with pytest.raises(ValueError, match="one entry for each of the 3 tasks; got 4"):
         draw.Sampling(1, 1, np.full(4, 1 / 4)).check(problem)
+
+
+BLOCKS = {
+    "shared": lambda: bx.shared(jnp.arange(9.0), draw="blocks"),
+    "per task": lambda: bx.per_task(jnp.arange(18.0).reshape(2, 9), draw="blocks"),
+    "ragged": lambda: bx.ragged(jnp.arange(33.0), np.array([0, 24, 33]), draw="blocks"),
+}
+
+
+@pytest.mark.parametrize("size", [4, 11])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_blocks_hold_every_row_equally_often_and_rows_that_follow_one_another(kind, size):
+    """After the last row comes the first; a block that is longer than the data goes round."""
+    data = BLOCKS[kind]()
+    drawn = many(lambda key: draw.batch_indices(key, data, 1, size), 9_000)
+    assert_frequencies(np.bincount(drawn[:, 0], minlength=9), np.full(9, 1000))
+    np.testing.assert_array_equal(drawn, (drawn[:, :1] + np.arange(size)) % 9)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_rows_are_shuffled_once_for_blocks_each_among_those_of_its_task(kind):
+    data = BLOCKS[kind]()
+    rows = np.asarray(data.arrays).ravel()
+    assert (rows != np.arange(len(rows))).any()
+    ends = {"shared": [9], "per task": [9, 18], "ragged": [24, 33]}[kind]
+    for part, own in zip(np.split(rows, ends), np.split(np.arange(len(rows)), ends), strict=True):
+        np.testing.assert_array_equal(np.sort(part), own)
+
+
+def test_a_step_draws_one_number_for_a_block_and_methods_take_it():
+    """Also a method that keeps numbers of samples, and data on several tasks; two blocks of a step are independent."""
+    problem = bx.problems.quadratic(num_tasks=3, num_samples=50).problem
+    lower, upper = (bx.shared(data.arrays, draw="blocks") for data in (problem.lower_data, problem.upper_data))
+    problem = problem.replace(lower_data=lower, upper_data=upper)
+    assert draw.words_of_batch(lower, 32) == 1
+    first = many(lambda key: draw.draw_step(problem, draw.Sampling(2, 4), key).lower[:, 0], 20_000)
+    assert_frequencies(np.bincount(first @ [50, 1] // 25, minlength=100), np.full(100, 200))
+    result = bx.solve(problem, bx.rsvrb(), steps=300, record_every=300)
+    assert result.trace["objective"][-1] < result.trace["objective"][0]
+
+
+@pytest.mark.parametrize("make", [bx.shared, bx.per_task, lambda rows, **more: bx.ragged(rows, [0, 2, 4], **more)])
+def test_another_way_to_draw_is_refused(make):
+    with pytest.raises(ValueError, match=r"draw must be one of 'independent', 'blocks'.*'epochs'"):
+        make(jnp.ones((4, 2)), draw="epochs")

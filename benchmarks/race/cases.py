@@ -1,4 +1,4 @@
-"""The problems of the race: the same losses, rows and first points for everybody."""
+"""The problems of the race: the same losses, rows and first points for everybody, batches as blocks of rows."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,9 @@ from benchmarks import harness
 
 def quadratic():
     """One lower problem of 50 variables, 4,096 samples that are noise on its linear term."""
-    return bx.problems.quadratic(dim_x=30, dim_y=50, noise=1.0, num_samples=4096, smoothness=5.0).problem
+    problem = bx.problems.quadratic(dim_x=30, dim_y=50, noise=1.0, num_samples=4096, smoothness=5.0).problem
+    upper, lower = (bx.shared(data.arrays, draw="blocks") for data in (problem.upper_data, problem.lower_data))
+    return problem.replace(upper_data=upper, lower_data=lower)
 
 
 def penalties():
@@ -22,7 +24,11 @@ def penalties():
     X = (X - X.mean(0)) / X.std(0)
     A, b = X[some] + 0.3 * rng.standard_normal((4000, X.shape[1])), 2.0 * y[some] - 1
     return bx.problems.ridge(
-        train_features=A[:2000], train_labels=b[:2000], validation_features=A[2000:], validation_labels=b[2000:]
+        train_features=A[:2000],
+        train_labels=b[:2000],
+        validation_features=A[2000:],
+        validation_labels=b[2000:],
+        draw="blocks",
     )
 
 
@@ -41,8 +47,8 @@ def cleaning():
         upper=lambda x, Y, i, batch: jnp.mean(pick(Y, batch)),
         lower=lambda x, Y, i, batch: jnp.mean(jax.nn.sigmoid(x[batch["row"]]) * pick(Y, batch)) + 5e-3 * jnp.sum(Y**2),
         x0=jnp.zeros(1200), y0=jnp.zeros((65, 10)), y0_per_task=False, strong_convexity=1e-2, ridge=True,
-        lower_data=bx.shared({**data(X[:1200], given), "row": jnp.arange(1200)}),
-        upper_data=bx.shared(data(X[1200:], y[1200:])),
+        lower_data=bx.shared({**data(X[:1200], given), "row": jnp.arange(1200)}, draw="blocks"),
+        upper_data=bx.shared(data(X[1200:], y[1200:]), draw="blocks"),
     )  # fmt: skip
 
 
@@ -50,6 +56,6 @@ CASES = {
     "quadratic": quadratic,
     "penalties": penalties,
     "cleaning": cleaning,
-    "a8a-1": lambda: harness.paper_problem("a8a-1"),
-    "a8a-100": lambda: harness.paper_problem("a8a-100"),
+    "a8a-1": lambda: harness.paper_problem("a8a-1", draw="blocks"),
+    "a8a-100": lambda: harness.paper_problem("a8a-100", draw="blocks"),
 }

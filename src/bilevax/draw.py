@@ -152,13 +152,32 @@ def weighted_tasks(words: Words, thresholds: UInt32[Any, " m-1"]) -> Int[Array, 
     return jnp.searchsorted(jnp.asarray(thresholds), words[0], side="right").astype(jnp.int32)
 
 
+def words_of_batch(data: Data, size: int | None) -> int:
+    """How many numbers are drawn for a batch: one for each sample, one for a block, none where all are taken."""
+    if size is None or isinstance(data, NoData):
+        return 0
+    return 1 if data.draw == "blocks" else size
+
+
+def _samples_at(data: Data, i: Any, words: Words, size: int) -> Int[Array, "*B size"]:
+    """Samples of task i, or of several tasks, from the words of a batch."""
+    lengths = lambda shape: jnp.broadcast_to(jnp.asarray(span(data, i), jnp.int32)[..., None], shape)
+    drawn = below(words, lengths(words.shape[1:]))
+    if data.draw == "independent":
+        return drawn
+    shape = (*drawn.shape[:-1], size)
+    ahead = jnp.broadcast_to(jnp.arange(size, dtype=np.uint32), shape)
+    follow = jnp.broadcast_to(drawn.astype(np.uint32), shape) + ahead  # may be beyond what an int32 holds
+    return jax.lax.rem(follow, lengths(shape).astype(np.uint32)).astype(jnp.int32)
+
+
 def batch_indices(key: Key[Array, ""], data: Data, i: Int[Array, ""], size: int | None) -> Indices:
-    """`size` samples of task i, uniform with replacement; all of them for `None`."""
+    """`size` samples of task i, each with the same probability; all of them for `None`."""
     if size is None or isinstance(data, NoData):
         return None
     if isinstance(data, DrawnAhead):
         raise NotAheadError
-    return below(random_words(key, (2, size)), span(data, i))
+    return _samples_at(data, i, random_words(key, (2, words_of_batch(data, size))), size)
 
 
 def count_samples(data: Data, tasks: Int[Array, " B"], size: int | None) -> Float[Array, ""]:
@@ -170,12 +189,11 @@ def count_samples(data: Data, tasks: Int[Array, " B"], size: int | None) -> Floa
     return jnp.sum(jax.vmap(lambda i: jnp.asarray(data.length(i), float))(tasks))
 
 
-def _batches(data: Data, tasks: Int[Array, " B"], words: Words) -> Batches:
-    """Samples of each task, uniform with replacement, from as many words; all of them without words."""
-    if words.shape[1] == 0:
+def _batches(data: Data, tasks: Int[Array, " B"], words: Words, size: int | None) -> Batches:
+    """A batch of each task from as many words as it takes; all samples without a size."""
+    if size is None or isinstance(data, NoData):
         return None
-    lengths = jnp.broadcast_to(span(data, tasks), tasks.shape)
-    indices = below(words.reshape(2, len(tasks), -1), lengths[:, None])
+    indices = _samples_at(data, tasks, words.reshape(2, len(tasks), -1), size)
     return data.hand_out(tasks, indices) if isinstance(data, DrawnAhead) else indices
 
 
@@ -186,10 +204,8 @@ def draw_step(source: Source, sampling: Sampling, key: Key[Array, ""]) -> Draw:
     """
     m = source.num_tasks
     size = sampling.count(source)
-    batch = size * (sampling.batch_size or 0)
-    upper_words = 0 if isinstance(source.upper_data, NoData) else batch
-    lower_words = 0 if isinstance(source.lower_data, NoData) else batch
-    ends = np.cumsum([size, upper_words, lower_words])
+    of_batches = [size * words_of_batch(data, sampling.batch_size) for data in (source.upper_data, source.lower_data)]
+    ends = np.cumsum([size, *of_batches])
     words = random_words(key, (2, int(ends[-1]) + size))
     for_tasks, for_upper, for_lower, for_direction = jnp.split(words, ends, axis=1)
     same = None
@@ -200,14 +216,14 @@ def draw_step(source: Source, sampling: Sampling, key: Key[Array, ""]) -> Draw:
         tasks, p = sampling.weighted_tasks(source, for_tasks)
         weights = 1 / (size * p)
         same = tasks[:, None] == tasks[None, :] if size > 1 else None
-    lower = _batches(source.lower_data, tasks, for_lower)
+    lower = _batches(source.lower_data, tasks, for_lower, sampling.batch_size)
     entries = numbers_of(lower)
     if same is not None and entries is not None:
         entries = jnp.broadcast_to(entries.reshape(1, -1), (size, entries.size))
     return Draw(
         tasks=tasks,
         weights=weights,
-        upper=_batches(source.upper_data, tasks, for_upper),
+        upper=_batches(source.upper_data, tasks, for_upper, sampling.batch_size),
         lower=lower,
         direction_tasks=distinct_tasks(for_direction, m),
         same=same,
@@ -221,9 +237,10 @@ def batches_of_all(
     """Independent batches of the given sizes for every task, of the upper and of the lower data; one call for bits."""
     tasks = jnp.arange(source.num_tasks, dtype=jnp.int32)
     requests = [(source.upper_data, size) for size in upper] + [(source.lower_data, size) for size in lower]
-    counts = [0 if isinstance(data, NoData) else len(tasks) * (size or 0) for data, size in requests]
+    counts = [len(tasks) * words_of_batch(data, size) for data, size in requests]
     words = jnp.split(random_words(key, (2, sum(counts))), np.cumsum(counts), axis=1)
-    batches = [_batches(data, tasks, own) for (data, _), own in zip(requests, words[: len(requests)], strict=True)]
+    own = zip(requests, words[: len(requests)], strict=True)
+    batches = [_batches(data, tasks, drawn, size) for (data, size), drawn in own]
     return batches[: len(upper)], batches[len(upper) :]
 
 

@@ -19,6 +19,7 @@ from bilevax.stored import Reader
 from bilevax.words import key_of
 
 Loss = Callable[[Any], Float[Array, ""]]
+DRAWS = ("independent", "blocks")
 
 
 @jax.tree_util.register_dataclass
@@ -29,6 +30,7 @@ class NoData:
     max_length: int = field(default=1, metadata={"static": True})
     num_tasks: int | None = field(default=None, metadata={"static": True})
     is_partly_seen: ClassVar[bool] = False
+    draw: ClassVar[str] = "independent"
 
     def length(self, i: Any) -> int:
         """One: the loss itself is the only sample."""
@@ -50,6 +52,7 @@ class Shared:
     arrays: PyTree
     max_length: int = field(metadata={"static": True})
     num_tasks: int | None = field(default=None, metadata={"static": True})
+    draw: str = field(default="independent", metadata={"static": True})
     is_partly_seen: ClassVar[bool] = False
 
     def length(self, i: Any) -> int:
@@ -73,6 +76,7 @@ class PerTask:
     arrays: PyTree
     num_tasks: int = field(metadata={"static": True})
     max_length: int = field(metadata={"static": True})
+    draw: str = field(default="independent", metadata={"static": True})
     is_partly_seen: ClassVar[bool] = False
 
     def length(self, i: Any) -> int:
@@ -97,6 +101,7 @@ class Ragged:
     offsets: Int[Array, " m+1"]
     num_tasks: int = field(metadata={"static": True})
     max_length: int = field(metadata={"static": True})
+    draw: str = field(default="independent", metadata={"static": True})
     is_partly_seen: ClassVar[bool] = False
 
     def length(self, i: Any) -> Int[Array, "..."]:
@@ -144,6 +149,7 @@ class Sampler:
     max_length: int = field(metadata={"static": True})
     num_tasks: int | None = field(metadata={"static": True})
     is_partly_seen: ClassVar[bool] = True
+    draw: ClassVar[str] = "independent"
 
     def length(self, i: Any) -> int:
         """Samples that a look at all of them has."""
@@ -178,6 +184,7 @@ class Stored:
     num_tasks: int | None = field(metadata={"static": True})
     longest: int = field(metadata={"static": True})
     many: int = field(metadata={"static": True})
+    draw: str = field(default="independent", metadata={"static": True})
 
     @property
     def max_length(self) -> int:
@@ -234,7 +241,7 @@ class DrawnAhead:
     is_partly_seen = True
 
     def __init__(self, data: Stored, hand_out: Callable[[Int[Array, " B"], Int[Array, "B batch"]], Any]):
-        self.data, self.hand_out = data, hand_out
+        self.data, self.hand_out, self.draw = data, hand_out, data.draw
         self.num_tasks, self.max_length, self.length, self.span = (
             data.num_tasks,
             data.max_length,

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,8 @@ from reference.runs import Power, draws_of, library_run, shared_run
 
 import bilevax as bx
 from bilevax import draw, rows
-from bilevax.curvature import dense, linear_model
-from bilevax.curvature.linear import factors_at, features, solve_near
+from bilevax.curvature import dense, linear, linear_model
+from bilevax.curvature.linear import factors_at, features, solve_near, solve_ridges
 from bilevax.structure import is_linear_model
 
 STEPS = 120
@@ -405,6 +406,30 @@ def test_a_solve_near_a_guess_is_as_exact_as_it_says():
     h = jax.jit(lambda guess: solve_near(problem, M, v, guess))(guess)
     error = jnp.linalg.norm(M @ h + problem.strong_convexity * h - v) / jnp.linalg.norm(v)
     assert error <= 2 * jnp.finfo(float).eps ** 0.6
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("condition", [10.0, 1e6])
+def test_solves_of_several_tasks_leave_no_more_than_a_factorisation(condition, dtype):
+    """Where conjugate gradients get there, and where they do not; also for v = 0."""
+    rng, d = np.random.default_rng(0), 30
+    rotations = np.linalg.qr(rng.normal(size=(3, d, d)))[0]
+    M = jnp.asarray((rotations * np.geomspace(1, condition, d)) @ rotations.transpose(0, 2, 1), dtype)
+    v = jnp.asarray(rng.normal(size=(3, d)), dtype).at[2].set(0)
+    problem = SimpleNamespace(strong_convexity=jnp.asarray(1e-3, dtype), dim_y=d, dtype=jnp.dtype(dtype))
+    h = solve_ridges(problem, M, v, jnp.zeros_like(v))
+    M, v, h = (np.asarray(part, float) for part in (M, v, h))
+    left = v - np.einsum("jab,jb->ja", M, h) - 1e-3 * h
+    allowed = 10 * np.finfo(dtype).eps * (np.linalg.norm(M, axis=(1, 2)) * np.linalg.norm(h, axis=1) + 1)
+    assert (np.linalg.norm(left, axis=1) <= allowed).all()
+    np.testing.assert_array_equal(h[2], 0)
+
+
+def test_where_conjugate_gradients_do_not_get_there_a_factorisation_does(monkeypatch):
+    problem = SimpleNamespace(strong_convexity=jnp.asarray(0.5), dim_y=3, dtype=jnp.dtype(float))
+    monkeypatch.setattr(linear, "solve_near", lambda problem, hessian, v, guess, power: guess)
+    M, v = jnp.diag(jnp.array([1.0, 2.0, 3.0]))[None], jnp.ones((1, 3))
+    np.testing.assert_allclose(linear.solve_ridges(problem, M, v, jnp.zeros((1, 3)))[0], 1 / np.array([1.5, 2.5, 3.5]))
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-200, 0.0])

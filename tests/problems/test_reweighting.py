@@ -152,3 +152,14 @@ def test_both_losses_are_those_of_the_equation(loss, weights, form, given):
 def test_every_weight_starts_as_documented(weights, first):
     problem = bx.problems.reweighting(**GOOD, weights=weights)
     np.testing.assert_array_equal(problem.lower.weight(problem.x0), np.full(30, first))
+
+
+def test_blocks_of_rows_are_refused_where_labels_are_in_order():
+    rng = np.random.default_rng(0)
+    A, b = rng.normal(size=(200, 2)), np.where(rng.random(200) < 0.4, 1.0, -1.0)
+    parts = {"train_features": A, "trusted_features": A, "trusted_labels": b, "draw": "blocks"}
+    problem = bx.problems.reweighting(train_labels=b, **parts)
+    assert problem.lower_data.draw == problem.upper_data.draw == "blocks"
+    np.testing.assert_array_equal(problem.lower_data.arrays["features"][:, :2], A)  # x_j is the weight of row j
+    with pytest.raises(ValueError, match="train_labels must be in random order for draw='blocks'; column 0 changes 1"):
+        bx.problems.reweighting(train_labels=np.sort(b), **parts)

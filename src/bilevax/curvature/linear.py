@@ -27,6 +27,8 @@ from bilevax.problem import Problem
 from bilevax.schedule import Mixing, Rates
 from bilevax.tasks import Decay, ScaledRow
 
+TO_ROUNDING, ROUNDING = 0.95, 8.0  # power of ε that conjugate gradients go to; ε that a factorisation leaves, at most
+
 
 class Linear(NamedTuple):
     """q_i and c_i, of which a step reads and writes the drawn entries, and M_i = Aᵀ diag(c_i) A."""
@@ -143,11 +145,10 @@ class LinearModelCurvature(Curvature):
         """
         kept, beta = sleepers.kept, mixing.direction
         fade = lambda decay: decay.g_yy[:, None, None] * kept.hessian
-        solutions = jax.vmap(lambda hessian, v: solve_ridge(problem, hessian, v))
-        h_before = solutions(fade(sleepers.before), sleepers.v_before)
-        hit = sleepers.hit[:, None, None]
-        h = solutions(jnp.where(hit, visit.after.hessian[sleepers.at], fade(sleepers.after)), sleepers.v_after)
-        # h is as exact as h_before: what is left of both adds up in d
+        # Both to rounding: what is left of both adds up in d.
+        h_before = solve_ridges(problem, fade(sleepers.before), sleepers.v_before, jnp.zeros_like(sleepers.v_before))
+        after = jnp.where(sleepers.hit[:, None, None], visit.after.hessian[sleepers.at], fade(sleepers.after))
+        h = solve_ridges(problem, after, sleepers.v_after, h_before)
         step = sleepers.after.g_xy[:, None] * h - (1 - beta) * (sleepers.before.g_xy[:, None] * h_before)
         asleep = jnp.sum(kept.q.values.T * (features(problem) @ step.T), axis=1)
         return (asleep + _gain(problem, sleepers, visit, mixing, h)) / len(h)
@@ -171,18 +172,38 @@ def _gain(
     return jnp.zeros(problem.dim_x, problem.dtype).at[visit.entries.reshape(-1)].add(terms.reshape(-1))
 
 
-def solve_near(problem: Problem, hessian: Float[Array, "dy dy"], v: Array, guess: Array) -> Float[Array, " dy"]:
-    """(M + λI)⁻¹ v by conjugate gradients from a good guess, to ε^{0.6} of ‖v‖.
+def solve_near(
+    problem: Problem, hessian: Float[Array, "dy dy"], v: Array, guess: Array, power: float = 0.6
+) -> Float[Array, " dy"]:
+    """(M + λI)⁻¹ v by conjugate gradients from a good guess, to ε^power of ‖v‖; as near as 20 + 2d' of them come.
 
-    In units of the largest entry of v, so that nothing underflows while v vanishes.
+    In units of the largest entry of v, so that nothing underflows while v vanishes; preconditioned by the diagonal.
     """
     product = lambda h: hessian @ h + problem.strong_convexity * h
+    diagonal = jnp.diagonal(hessian) + problem.strong_convexity
     unit, tiny = jnp.max(jnp.abs(v)), float(jnp.finfo(problem.dtype).tiny) ** 0.5
     scale = jnp.maximum(unit, tiny)
     start = jnp.where(unit > tiny, guess / scale, 0)
     right = jnp.where(unit > tiny, v / scale, 0)
-    tolerance = float(jnp.finfo(problem.dtype).eps) ** 0.6
-    return scale * jax.scipy.sparse.linalg.cg(product, right, start, tol=tolerance, maxiter=2 * problem.dim_y)[0]
+    tolerance, most = float(jnp.finfo(problem.dtype).eps) ** power, 20 + 2 * problem.dim_y
+    precondition = lambda r: r / diagonal
+    return scale * jax.scipy.sparse.linalg.cg(product, right, start, tol=tolerance, maxiter=most, M=precondition)[0]
+
+
+def solve_ridges(
+    problem: Problem, hessians: Float[Array, "J dy dy"], v: Float[Array, "J dy"], guess: Float[Array, "J dy"]
+) -> Float[Array, "J dy"]:
+    """(M + λI)⁻¹ v of several tasks to rounding, by conjugate gradients, or by factorisations if these fail.
+
+    To rounding: what is left, v − (M + λI) h, is as small as that of a factorisation, some ε (‖M‖ ‖h‖ + ‖v‖).
+    """
+    h = jax.vmap(lambda hessian, v, guess: solve_near(problem, hessian, v, guess, TO_ROUNDING))(hessians, v, guess)
+    lam, norm = problem.strong_convexity, lambda rows: jnp.linalg.norm(rows, axis=1)
+    left = v - jnp.einsum("jab,jb->ja", hessians, h) - lam * h
+    size = (jnp.linalg.norm(hessians, axis=(1, 2)) + lam) * norm(h) + norm(v)
+    there = jnp.all(norm(left) <= ROUNDING * float(jnp.finfo(problem.dtype).eps) * size)
+    factorise = lambda: jax.vmap(lambda hessian, v: solve_ridge(problem, hessian, v))(hessians, v)
+    return jax.lax.cond(there, lambda: h, factorise)
 
 
 linear_model = LinearModelCurvature()

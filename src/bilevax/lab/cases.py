@@ -192,13 +192,14 @@ def temperatures(tasks: int) -> np.ndarray:
 
 
 def build_problem(
-    case: Case, train: Dataset, validation: Dataset, rows: str | None = None, most_tasks: int | None = None
-) -> Problem:
+    case: Case, train: Dataset, validation: Dataset, rows: str | None = None, most_tasks: int | None = None,
+    draw: str = "independent",
+) -> Problem:  # fmt: skip
     """The problem of a case on these data: with features held by `rows`, with at most so many evenly spread tasks."""
     sigma = temperatures(case.tasks)
     if most_tasks is not None and most_tasks < len(sigma):
         sigma = np.quantile(sigma, (np.arange(most_tasks) + 0.5) / most_tasks)
     return reweighting(
         train_features=train.features, train_labels=train.labels, trusted_features=validation.features,
-        trusted_labels=validation.labels, temperatures=sigma, ridge=RIDGE, weights=case.weights, rows=rows,
+        trusted_labels=validation.labels, temperatures=sigma, ridge=RIDGE, weights=case.weights, rows=rows, draw=draw,
     )  # fmt: skip

@@ -67,6 +67,7 @@ def ridge(
     floor: float = 1e-4,
     ceiling: float = 1.0,
     rows: str | None = None,
+    draw: str = "independent",
     bounds: Bounds | None = None,
 ) -> Problem:
     """A ridge penalty p_k = floor + (ceiling − floor) σ(x_k) for each feature, shared by m linear models.
@@ -77,6 +78,7 @@ def ridge(
     - `start`: every penalty before the first step; `floor`, `ceiling`: the least, which is the strong convexity λ, and
       the largest: ∇²yy g grows with it, and a lower step that is right at the start stays right.
     - `rows`: how features are held, "dense" or "sparse".
+    - `draw`: "independent" or "blocks", as for `bilevax.shared`.
 
     `problem.lower.penalties(x)` are the penalties. Validation data can be fitted too closely, as training data can:
     have more of its samples than penalties. Source: the introduction's hyper-parameter optimization (Bengio 2000;
@@ -100,8 +102,8 @@ def ridge(
             y0=jnp.zeros(width, dtype),
             y0_per_task=False,
             tasks=train.labels.shape[1],
-            upper_data=shared(validation.data),
-            lower_data=shared(train.data),
+            upper_data=shared(validation.data, draw=draw),
+            lower_data=shared(train.data, draw=draw),
             strong_convexity=floor,
             ridge=True,
             bounds=bounds,

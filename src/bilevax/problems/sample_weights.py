@@ -8,7 +8,7 @@ in their labels, in their temperature σ_i, or in both.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from bilevax.linear_model import LinearModel, losses
 from bilevax.problem import Problem
 from bilevax.problems.labelled import LOSSES, real_numbers, two_parts
 from bilevax.problems.words import rename_in_errors
+from bilevax.samples import DRAWS
 
 
 def identity(x: Array) -> Array:
@@ -56,6 +57,18 @@ def _tasks(temperatures: Any, columns: int) -> dict[str, Array]:
     return {"temperature": jnp.asarray(sigma), "column": jnp.asarray(own, jnp.int32)}
 
 
+def _refuse_order(labels: Float[Any, "n m"]) -> None:
+    """Refuse labels that change from row to row far less often than they would in random order (runs test)."""
+    above = labels > labels.mean(axis=0)
+    n, share = len(labels), above.mean(axis=0)
+    changes, expected = (above[1:] != above[:-1]).sum(axis=0), 2 * n * share * (1 - share)
+    for k in np.flatnonzero(changes < expected - 6 * expected / np.sqrt(n)):
+        raise ValueError(
+            f"train_labels must be in random order for draw='blocks'; column {k} changes {changes[k]} times "
+            f"from row to row, {expected[k]:.0f} would be usual. Shuffle the rows, or leave draw out."
+        )
+
+
 @arguments.known_keywords
 def reweighting(
     *,
@@ -68,6 +81,7 @@ def reweighting(
     ridge: float = 1e-2,
     weights: str = "sigmoid",
     rows: str | None = None,
+    draw: str = "independent",
     bounds: Bounds | None = None,
 ) -> Problem:
     """Sample weights for m linear models that share them; x_j belongs to training sample j.
@@ -84,16 +98,21 @@ def reweighting(
     - `rows`: how features are held, "dense" (mostly faster, `python -m benchmarks.step` measures both) or "sparse"
       (each row padded to the longest). By default "dense", but for scipy.sparse features that would take more
       than 1 GB as an array.
+    - `draw`: "independent" or "blocks", as for `bilevax.shared`. Training rows stay in their order, since x_j is the
+      weight of row j: for blocks they must be in random order, and are refused where labels show that they are not.
 
     The lower loss is a `bilevax.curvature.LinearModel`, so methods keep vectors instead of matrices of ∇²g.
     """
     arguments.positive("ridge", ridge)
+    arguments.one_of("draw", draw, DRAWS)
     arguments.one_of("weights", weights, tuple(WEIGHTS))
     train, trusted = two_parts(
         loss, rows, train=(train_features, train_labels), trusted=(trusted_features, trusted_labels)
     )
     n, width = train.features.shape
     dtype, columns = train.labels.dtype, train.labels.shape[1]
+    if draw == "blocks":
+        _refuse_order(np.asarray(train.labels))
     with rename_in_errors(strong_convexity="ridge"):
         return Problem(
             upper=TrustedLoss(LOSSES[loss]),
@@ -102,8 +121,8 @@ def reweighting(
             y0=jnp.zeros(width, dtype),
             y0_per_task=False,
             tasks=_tasks(temperatures, columns),
-            upper_data=shared(trusted.data),
-            lower_data=shared({**train.data, "row": jnp.arange(n, dtype=jnp.int32)}),
+            upper_data=shared(trusted.data, draw=draw),
+            lower_data=replace(shared({**train.data, "row": jnp.arange(n, dtype=jnp.int32)}), draw=draw),
             strong_convexity=ridge,
             ridge=True,
             bounds=bounds,

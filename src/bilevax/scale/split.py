@@ -142,7 +142,7 @@ def _cut_data(data: Any, first: int, each: int, rows: int) -> Any:
         count = None if data.num_tasks is None else each
         return replace(data, numbers=cut(data.numbers), tasks=cut(data.tasks), num_tasks=count)
     if isinstance(data, PerTask):
-        return PerTask(cut(data.arrays), each, data.max_length)
+        return replace(data, arrays=cut(data.arrays), num_tasks=each)
     offsets = np.asarray(data.offsets)[first : first + each + 1]
 
     def fill(leaf: Any) -> Any:
@@ -150,7 +150,7 @@ def _cut_data(data: Any, first: int, each: int, rows: int) -> Any:
         return jnp.concatenate([own, jnp.broadcast_to(own[:1], (rows - len(own), *own.shape[1:]))])
 
     own = jnp.asarray(offsets - offsets[0], jnp.int32)
-    return Ragged(jax.tree.map(fill, data.arrays), own, each, data.max_length)
+    return replace(data, arrays=jax.tree.map(fill, data.arrays), offsets=own, num_tasks=each)
 
 
 def _longest(data: Any, count: int, longest: int) -> Any:
@@ -160,8 +160,8 @@ def _longest(data: Any, count: int, longest: int) -> Any:
     if isinstance(data, Sampler):
         return replace(data, num_tasks=None if data.num_tasks is None else count)
     if isinstance(data, PerTask):
-        return PerTask(data.arrays, count, data.max_length)
-    return Ragged(data.arrays, data.offsets, count, int(longest))
+        return replace(data, num_tasks=count)
+    return replace(data, num_tasks=count, max_length=int(longest))
 
 
 def _describe(problem: Problem, pieces: Sequence[Problem], shards: Shards) -> dict[str, str]:
