@@ -28,6 +28,13 @@ class Labels:
         self.values = array("d")
         self.classes: set[float] = set()
 
+    @classmethod
+    def of(cls, values: np.ndarray) -> "Labels":
+        """Labels that are known to be of two classes."""
+        labels = cls()
+        labels.values, labels.classes = array("d", values), set(np.unique(values).tolist())
+        return labels
+
     def add(self, text: str) -> None:
         """Take one more label; refuse one of a third class."""
         value = finite("label", text)

@@ -4,12 +4,13 @@ import csv
 import io
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
+from bilevax.datasets import quick
 from bilevax.datasets.archive import read_unpacked, without_suffix
 from bilevax.datasets.dataset import Dataset
 from bilevax.datasets.numbers import Labels, finite
@@ -32,20 +33,32 @@ def read_csv(path: str | os.PathLike, label: str | None = None, columns: Sequenc
     path = path_of("path", path)
     if label is not None and not isinstance(label, str):
         raise TypeError(f"label must be the name of a column; got {label!r}.")
-    lines = csv.reader(io.StringIO(_text(path), newline=""), strict=True)
-    labels, values = Labels(), array("d")
+    text = io.StringIO(_text(path), newline="")
+    lines = csv.reader(text, strict=True)
     try:
         header = _header(next(lines, []))
         place = _label_place(header, label)
         order = _order([*header[:place], *header[place + 1 :]], columns)
-        for cells in filter(None, lines):
-            _add_row(header, cells, place, labels, values)
+        labels, values = _numbers(text, lines, header, place)
     except (csv.Error, ValueError) as error:
         raise ValueError(f"{path}, line {max(lines.line_num, 1)}: {error}.") from None
     signs = labels.signs(path)
-    features = np.asarray(values).reshape(len(signs), -1)[:, list(order.values())]
+    features = values.reshape(len(signs), -1)[:, list(order.values())]
     name = without_suffix(path).removesuffix(".csv")
     return Dataset(name, sp.csr_array(features), signs, labels.both, tuple(order), header[place])
+
+
+def _numbers(text: io.StringIO, lines: Iterator[list[str]], header: list[str], place: int) -> tuple[Labels, np.ndarray]:
+    """Labels and features of all lines; cell by cell where these are not plain numbers, which tells what is wrong."""
+    first = text.tell()
+    table = quick.read_table(text.read().encode(), len(header))
+    if table is not None and len(np.unique(table[:, place])) == 2:
+        return Labels.of(table[:, place]), np.delete(table, place, axis=1)
+    text.seek(first)
+    labels, values = Labels(), array("d")
+    for cells in filter(None, lines):
+        _add_row(header, cells, place, labels, values)
+    return labels, np.asarray(values)
 
 
 def _text(path: Path) -> str:
