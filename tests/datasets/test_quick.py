@@ -79,7 +79,7 @@ def test_what_is_not_plain_is_left_to_the_slow_reader(case):
     "body", [b"1,2\n3\n", b"1,2,\n3,4\n", b"1,,2\n", b'"1",2\n', b"1 ,2\n", b"1,2:3\n", b"1,nan\n", b""]
 )
 def test_tables_that_are_not_plain_are_left_to_the_slow_reader(body):
-    assert quick.read_table(body.encode(), 2) is None
+    assert quick.read_table(body, 2) is None
 
 
 def test_a_plain_table_is_read_quickly(tmp_path):
