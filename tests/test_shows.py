@@ -243,3 +243,12 @@ def test_the_benchmark_of_processes_measures_one_and_two(tmp_path):
     assert shown.returncode == 0, shown.stderr
     figures = json.loads((tmp_path / "s.json").read_text())
     assert figures["strong.P2.m40.d4.k1.us"] > figures["strong.P1.m40.d4.k1.us"] > 0
+
+
+def test_the_race_runs_without_peers(tmp_path):
+    shown = run("-m", "benchmarks.race", "--short", "--json", tmp_path / "race.json")
+    assert shown.returncode == 0, shown.stderr
+    figures = json.loads((tmp_path / "race.json").read_text())
+    assert figures["quadratic.bilevax solve, untuned.seconds_to_0.01"] > 0
+    assert "bilevax soba" in shown.stdout
+    assert "step_worst" not in figures

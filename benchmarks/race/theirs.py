@@ -126,9 +126,8 @@ def implicit_gradient(problem):
     return value_and_gradient
 
 
-def full_batch(problem, optimizer, seconds, look):
+def full_batch(problem, evaluate, optimizer, seconds, look):
     """The loop that people write: y warm-started, ∇F by implicit differentiation, an optax optimizer on x."""
-    evaluate = implicit_gradient(problem)
 
     @jax.jit
     def move(x, state, value, gradient, y):
@@ -140,7 +139,8 @@ def full_batch(problem, optimizer, seconds, look):
 
     x, y = problem.x0, jnp.broadcast_to(problem.y0, (problem.num_tasks, problem.dim_y))
     state = optimizer.init(x)
-    jax.block_until_ready(move(x, state, *evaluate(x, y)[0][:1], evaluate(x, y)[1], y))  # compiled
+    (value, _), gradient = evaluate(x, y)
+    jax.block_until_ready(move(x, state, value, gradient, y))  # compiled
     spent, count = 0.0, 0
     while spent < seconds:
         look(spent, count, x, y)

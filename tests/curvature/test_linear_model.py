@@ -16,9 +16,11 @@ from reference.runs import Power, draws_of, library_run, shared_run
 
 import bilevax as bx
 from bilevax import draw, rows
-from bilevax.curvature import dense, linear, linear_model
+from bilevax.curvature import dense, linear, linear_model, tracked
 from bilevax.curvature.linear import factors_at, features, solve_near, solve_ridges
+from bilevax.curvature.solution import TrackedCurvature
 from bilevax.structure import is_linear_model
+from bilevax.tasks import ScaledRow
 
 STEPS = 120
 
@@ -472,3 +474,26 @@ def test_a_grid_of_steps_and_seeds_is_one_program(m):
     grid = jax.jit(jax.vmap(alone))(steps, seeds)
     np.testing.assert_allclose(grid[2], alone(steps[2], seeds[2]), rtol=1e-9, atol=1e-11)
     assert not np.array_equal(grid[0], grid[2])
+
+
+TRACKED = {
+    "few tasks": {"batch_size": 4, "tasks_per_step": 2},
+    "repeated tasks": {"batch_size": 4, "tasks_per_step": 3, "task_probabilities": np.array([0.5, 0.2, 0.1, 0.1, 0.1])},
+    "all samples": {"batch_size": None, "tasks_per_step": 2},
+    "repeated samples": {"batch_size": 40, "tasks_per_step": 5},
+}
+
+
+@pytest.mark.parametrize("case", TRACKED)
+def test_tracked_at_the_drawn_samples_is_tracked_in_whole_rows(case):
+    """The same draws give the same path; an instance of its own is not told where it can keep less."""
+    problem, runs = problem_of(5, p=3), []
+    for curvature in (tracked, TrackedCurvature()):
+        algorithm = bx.rsvrb(upper_step=1.0, lower_step=0.1, mixing=0.2, curvature=curvature, **TRACKED[case])
+        runs.append(bx.solve(problem, algorithm, steps=STEPS, metrics=None, progress=False))
+    rows, whole = runs
+    assert isinstance(rows.state.tables.tasks.VH.cross, ScaledRow)
+    assert not isinstance(whole.state.tables.tasks.VH.cross, ScaledRow)
+    np.testing.assert_allclose(rows.x, whole.x, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(rows.y, whole.y, rtol=0, atol=1e-13)
+    assert np.abs(rows.x - problem.x0).max() > 0.1

@@ -161,7 +161,7 @@ class RSVRB(Method):
 
         All reads of per-task state come before its one write, so that it can be in place.
         """
-        curvature, rates = self.curvature or curvatures.choose(None, problem), rates_at(state.step)
+        curvature, rates = curvatures.choose(self.curvature, problem), rates_at(state.step)
         clock, eras = tasks.tick(state.own.clock, state.tables.eras, rates)
         beta = rates.mixing
 

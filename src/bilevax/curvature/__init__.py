@@ -11,7 +11,7 @@ from bilevax.curvature.contract import Curvature
 from bilevax.curvature.given import known, unneeded
 from bilevax.curvature.linear import linear_model
 from bilevax.curvature.matrices import dense
-from bilevax.curvature.solution import tracked
+from bilevax.curvature.solution import tracked, tracked_rows
 from bilevax.linear_model import LinearModel
 from bilevax.problem import Problem
 
@@ -29,12 +29,13 @@ def check_type(curvature: Any) -> None:
 def choose(curvature: Curvature | None, problem: Problem, pulls: bool = False) -> Curvature:
     """The given curvature, or the one that does least for this problem.
 
-    That is `linear_model` where the lower loss is one, `known` where ∇²yy g is λI, `unneeded` for min-max (unless the
-    method `pulls` y by H⁻¹Vᵀ), else `dense`.
+    By default that is `linear_model` where the lower loss is one, `known` where ∇²yy g is λI, `unneeded` for min-max
+    (unless the method `pulls` y by H⁻¹Vᵀ), else `dense`. `tracked` keeps less where tasks share weights of samples.
     """
     if curvature is not None:
         curvature.check(problem)
-        return curvature
+        many_weights = curvature is tracked and problem.structure.linear_model and problem.num_tasks > 1
+        return tracked_rows if many_weights else curvature
     if problem.structure.linear_model:
         return linear_model
     if problem.structure.estimates_hessian:

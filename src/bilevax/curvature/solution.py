@@ -10,19 +10,25 @@ the current and the previous point (x, y, h), and 1/p_i before each,
 Both products are one reverse pass over ∇y g: nothing of size d'² or d·d' exists. While its task is not drawn, s and k
 fade like H and V, and h drifts along −(s − v) of its last visit as y along −w. Π is the ball of radius C_fy/λ, which
 holds H⁻¹v, where `Bounds.f_y` is given.
+
+Where x_j is the weight of sample j (a `LinearModel`), entry j of ∇²xy g·h is q_j a_jᵀh, and zero for samples that were
+not drawn: k is then a `ScaledRow`, of which a step changes the drawn entries and one number for the rest.
 """
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bilevax import projection
 from bilevax.bounds import Bounds
-from bilevax.curvature.contract import Curvature, Drift, Sample, Second, Update
+from bilevax.curvature.contract import Curvature, Drift, Sample, Second, Sleepers, Update, Visit
+from bilevax.draw import AtEntries
+from bilevax.linear_model import factors_at, rows_at, sum_repeats
 from bilevax.problem import Problem, SecondOrder
-from bilevax.schedule import Rates
-from bilevax.tasks import Decay
+from bilevax.schedule import Mixing, Rates
+from bilevax.tasks import Decay, ScaledRow
 
 
 class Tracked(NamedTuple):
@@ -31,7 +37,7 @@ class Tracked(NamedTuple):
     h: Float[Array, " dy"]
     h_before: Float[Array, " dy"]
     hessian: Float[Array, " dy"]
-    cross: Float[Array, " d"]
+    cross: Any  # a vector of size d, or a `ScaledRow` of it
 
 
 def radius_of(problem: Problem, bounds: Bounds) -> Any:
@@ -93,5 +99,58 @@ class TrackedCurvature(Curvature):
         return kept.cross
 
 
+class TrackedRows(TrackedCurvature):
+    """The same for many linear models that share the weights of their samples: k at the drawn samples alone."""
+
+    long_rows = True
+
+    def start(self, problem: Problem, sample: Sample, v: Float[Array, " dy"], bounds: Bounds) -> Tracked:
+        """As for any problem; a whole k."""
+        first = super().start(problem, sample, v, bounds)
+        return first._replace(cross=ScaledRow(first.cross, jnp.ones((), problem.dtype)))
+
+    def age(self, problem: Problem, kept: Tracked, decay: Decay, drift: Drift | None) -> Tracked:
+        """k fades by one number."""
+        others = super().age(problem, kept._replace(cross=0.0), decay, drift)
+        return others._replace(cross=kept.cross.times(decay.g_xy))
+
+    def observe(self, problem: Problem, kept: Tracked, now: Sample, before: Sample) -> tuple[Second, Second]:
+        """q_j a_jᵀh of the samples, and ∇²yy g·h."""
+
+        def of(at: Sample, h: Float[Array, " dy"]) -> Second:
+            cross = factors_at(problem, at.i, at.indices, at.x, at.y).q * (rows_at(problem, at.indices) @ h)
+            return Second(cross if at.indices is None else AtEntries(cross), at.second(h)[1])
+
+        return of(now, kept.h), of(before, kept.h_before)
+
+    def update(self, problem: Problem, rates: Rates, kept: Tracked, new: Second, now: Update) -> Tracked:
+        """k of the drawn samples, the rest as for any problem."""
+        gained = new.cross.values if isinstance(new.cross, AtEntries) else new.cross
+        others = super().update(problem, rates, kept._replace(cross=0.0), new._replace(cross=0.0), now)
+        k = kept.cross.times(1 - rates.mixing.g_xy)
+        return others._replace(cross=k._replace(values=k.values + sum_repeats(now.entries, gained)[0]))
+
+    def correction(self, problem: Problem, kept: Tracked, v: Float[Array, " dy"]) -> Float[Array, " d"]:
+        """k, from a whole row."""
+        return kept.cross.values
+
+    def change(self, problem: Problem, sleepers: Sleepers, visit: Visit, mixing: Mixing) -> Float[Array, " d"]:
+        """mean_j k_after − (1 − β) k_before: what fades in one product, and what the drawn entries gained."""
+        step = sleepers.after.g_xy - (1 - mixing.direction) * sleepers.before.g_xy
+        asleep = step @ sleepers.kept.cross.values
+        hits = jnp.where(sleepers.hit, sleepers.at, -1)[:, None] == jnp.arange(len(visit.tasks))[None, :]  # (J, B)
+        gains = visit.after.cross.values - (1 - mixing.g_xy) * visit.before.cross.values
+
+        def once(entries: Any, gain: Array, is_hit: Array) -> Array:
+            return jnp.where(is_hit, gain * sum_repeats(entries, gain)[1], 0)
+
+        terms = jax.vmap(once)(visit.entries, gains, hits.any(axis=0))
+        if visit.entries is None:
+            return (asleep + terms.sum(0)) / len(step)
+        return asleep.at[visit.entries.reshape(-1)].add(terms.reshape(-1)) / len(step)
+
+
 tracked = TrackedCurvature()
 """Matrix-free: h_i ≈ H_i⁻¹ v_i as a variable of its own, for neural networks and large d'."""
+
+tracked_rows = TrackedRows()

@@ -32,7 +32,8 @@ class Labels:
     def of(cls, values: np.ndarray) -> "Labels":
         """Labels that are known to be of two classes."""
         labels = cls()
-        labels.values, labels.classes = array("d", values), set(np.unique(values).tolist())
+        labels.values.frombytes(values.astype(float).tobytes())
+        labels.classes = set(np.unique(values).tolist())
         return labels
 
     def add(self, text: str) -> None:
