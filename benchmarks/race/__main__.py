@@ -103,15 +103,15 @@ def race_theirs(problem, steps, chosen):
 def race_loops(problem, chosen):
     """Curves of full-batch loops, by name."""
     curves, evaluate = {}, theirs.implicit_gradient(problem)
-    for name, make in theirs.LOOPS.items():
-        found, sizes = [], np.geomspace(1e-3, 3, chosen.tries) if "Adam" in name else [None]
+    for name, loop in theirs.LOOPS.items():
+        found, sizes = [], np.geomspace(1e-3, 3, chosen.tries) if loop is theirs.by_adam else [None]
         for size in sizes:
             looks = theirs.Looks()
-            theirs.full_batch(problem, evaluate, make(size), chosen.tune_seconds / len(sizes), looks)
+            loop(problem, evaluate, size, chosen.tune_seconds / len(sizes), looks)
             looks.rows = looks.rows[-1:]
             found.append(last_of(looks.curve(problem, evaluation.objective)))
         looks = theirs.Looks()
-        theirs.full_batch(problem, evaluate, make(sizes[int(np.argmin(found))]), chosen.seconds, looks)
+        loop(problem, evaluate, sizes[int(np.argmin(found))], chosen.seconds, looks)
         curves[name] = looks.curve(problem, evaluation.objective)
     return curves
 

@@ -79,8 +79,7 @@ class Solver:
         (inner, n), (outer, k) = block_losses(problem)
         if name == "saba" and 4 * n / batch_size * (2 * problem.num_tasks * problem.dim_y + problem.dim_x) > MOST_TABLE:
             raise MemoryError("its table of past directions does not fit")
-        y0 = jnp.broadcast_to(problem.y0, (problem.num_tasks, problem.dim_y)).reshape(-1)
-        made.set_objective(inner, outer, n, k, y0, problem.x0)
+        made.set_objective(inner, outer, n, k, first_y(problem).reshape(-1), problem.x0)
         self.made = made
 
     def run(self, steps, seconds, look):
@@ -126,38 +125,57 @@ def implicit_gradient(problem):
     return value_and_gradient
 
 
-def full_batch(problem, evaluate, optimizer, seconds, look):
-    """The loop that people write: y warm-started, ∇F by implicit differentiation, an optax optimizer on x."""
+def by_adam(problem, evaluate, step, seconds, look):
+    """The loop that people write: y warm-started, ∇F by implicit differentiation, Adam on x."""
+    optimizer = optax.adam(step)
 
     @jax.jit
-    def move(x, state, value, gradient, y):
-        more = {"value": value, "grad": gradient, "value_fn": lambda x: evaluate(x, y)[0][0]}
-        more = more if isinstance(optimizer, optax.GradientTransformationExtraArgs) else {}
+    def move(x, state, gradient):
         with jax.numpy_dtype_promotion("standard"):
-            updates, state = optimizer.update(gradient, state, x, **more)
+            updates, state = optimizer.update(gradient, state, x)
             return optax.apply_updates(x, updates), state
 
-    x, y = problem.x0, jnp.broadcast_to(problem.y0, (problem.num_tasks, problem.dim_y))
-    state = optimizer.init(x)
-    (value, _), gradient = evaluate(x, y)
-    jax.block_until_ready(move(x, state, value, gradient, y))  # compiled
+    x, y, state = problem.x0, first_y(problem), optimizer.init(problem.x0)
+    jax.block_until_ready(move(x, state, evaluate(x, y)[1]))  # compiled
     spent, count = 0.0, 0
-    while spent < seconds:
+    while spent < seconds and bool(jnp.isfinite(x).all()):
         look(spent, count, x, y)
         begun = time.perf_counter()
-        (value, y), gradient = evaluate(x, y)
-        x, state = jax.block_until_ready(move(x, state, value, gradient, y))
+        (_, y), gradient = evaluate(x, y)
+        x, state = jax.block_until_ready(move(x, state, gradient))
         spent, count = spent + time.perf_counter() - begun, count + 1
-        if not bool(jnp.isfinite(x).all()):
-            return spent, count
-    look(spent, count, x, y)
-    return spent, count
 
 
-LOOPS = {  # name: an optimizer for a step on x
-    "implicit differentiation, Adam": optax.adam,
-    "implicit differentiation, L-BFGS": lambda step: optax.lbfgs(),
-}
+def by_lbfgs(problem, evaluate, step, seconds, look):
+    """The same with scipy's L-BFGS on x, which needs no step; F in units of its steepest slope."""
+    import scipy.optimize
+
+    y, spent, count = first_y(problem), 0.0, 0
+    unit = float(jnp.max(jnp.abs(evaluate(problem.x0, y)[1]))) or 1.0
+
+    def value_and_gradient(x):
+        nonlocal y, spent, count
+        if spent > seconds:
+            raise StopIteration
+        begun, x = time.perf_counter(), jnp.asarray(x, problem.dtype)
+        (value, after), gradient = jax.block_until_ready(evaluate(x, y))
+        spent, count, y = spent + time.perf_counter() - begun, count + 1, after
+        look(spent, count, x, y)
+        return float(value) / unit, np.asarray(gradient, float) / unit
+
+    endless = {"ftol": 0.0, "gtol": 0.0, "maxiter": 10**6, "maxfun": 10**6}
+    with contextlib.suppress(StopIteration):
+        scipy.optimize.minimize(
+            value_and_gradient, np.asarray(problem.x0, float), jac=True, method="L-BFGS-B", options=endless
+        )
+
+
+def first_y(problem):
+    """y_0 of all lower problems."""
+    return jnp.broadcast_to(problem.y0, (problem.num_tasks, problem.dim_y))
+
+
+LOOPS = {"implicit differentiation, Adam": by_adam, "implicit differentiation, L-BFGS": by_lbfgs}
 
 
 class Looks:
