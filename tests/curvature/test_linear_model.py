@@ -477,7 +477,6 @@ def test_a_grid_of_steps_and_seeds_is_one_program(m):
 
 
 TRACKED = {
-    "few tasks": {"batch_size": 4, "tasks_per_step": 2},
     "repeated tasks": {"batch_size": 4, "tasks_per_step": 3, "task_probabilities": np.array([0.5, 0.2, 0.1, 0.1, 0.1])},
     "all samples": {"batch_size": None, "tasks_per_step": 2},
     "repeated samples": {"batch_size": 40, "tasks_per_step": 5},
