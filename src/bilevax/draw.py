@@ -161,14 +161,14 @@ def words_of_batch(data: Data, size: int | None) -> int:
 
 def _samples_at(data: Data, i: Any, words: Words, size: int) -> Int[Array, "*B size"]:
     """Samples of task i, or of several tasks, from the words of a batch."""
-    lengths = lambda shape: jnp.broadcast_to(jnp.asarray(span(data, i), jnp.int32)[..., None], shape)
-    drawn = below(words, lengths(words.shape[1:]))
+    lengths = jnp.broadcast_to(jnp.asarray(span(data, i), jnp.int32), jnp.shape(i))[..., None]
+    drawn = below(words, lengths)
     if data.draw == "independent":
         return drawn
     shape = (*drawn.shape[:-1], size)
     ahead = jnp.broadcast_to(jnp.arange(size, dtype=np.uint32), shape)
     follow = jnp.broadcast_to(drawn.astype(np.uint32), shape) + ahead  # may be beyond what an int32 holds
-    return jax.lax.rem(follow, lengths(shape).astype(np.uint32)).astype(jnp.int32)
+    return jax.lax.rem(follow, jnp.broadcast_to(lengths, shape).astype(np.uint32)).astype(jnp.int32)
 
 
 def batch_indices(key: Key[Array, ""], data: Data, i: Int[Array, ""], size: int | None) -> Indices:

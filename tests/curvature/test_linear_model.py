@@ -429,7 +429,7 @@ def test_solves_of_several_tasks_leave_no_more_than_a_factorisation(condition, d
 
 def test_where_conjugate_gradients_do_not_get_there_a_factorisation_does(monkeypatch):
     problem = SimpleNamespace(strong_convexity=jnp.asarray(0.5), dim_y=3, dtype=jnp.dtype(float))
-    monkeypatch.setattr(linear, "solve_near", lambda problem, hessian, v, guess, power: guess)
+    monkeypatch.setattr(linear, "solve_near", lambda problem, hessian, v, guess, **more: guess)
     M, v = jnp.diag(jnp.array([1.0, 2.0, 3.0]))[None], jnp.ones((1, 3))
     np.testing.assert_allclose(linear.solve_ridges(problem, M, v, jnp.zeros((1, 3)))[0], 1 / np.array([1.5, 2.5, 3.5]))
 

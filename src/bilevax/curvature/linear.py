@@ -173,20 +173,27 @@ def _gain(
 
 
 def solve_near(
-    problem: Problem, hessian: Float[Array, "dy dy"], v: Array, guess: Array, power: float = 0.6
+    problem: Problem,
+    hessian: Float[Array, "dy dy"],
+    v: Array,
+    guess: Array,
+    *,
+    power: float = 0.6,
+    scaled: bool = False,
 ) -> Float[Array, " dy"]:
     """(M + λI)⁻¹ v by conjugate gradients from a good guess, to ε^power of ‖v‖; as near as 20 + 2d' of them come.
 
-    In units of the largest entry of v, so that nothing underflows while v vanishes; preconditioned by the diagonal.
+    In units of the largest entry of v, so that nothing underflows while v vanishes. `scaled` by the diagonal they are
+    fewer, of which each takes longer: that pays where the guess is poor.
     """
     product = lambda h: hessian @ h + problem.strong_convexity * h
-    diagonal = jnp.diagonal(hessian) + problem.strong_convexity
     unit, tiny = jnp.max(jnp.abs(v)), float(jnp.finfo(problem.dtype).tiny) ** 0.5
     scale = jnp.maximum(unit, tiny)
     start = jnp.where(unit > tiny, guess / scale, 0)
     right = jnp.where(unit > tiny, v / scale, 0)
+    diagonal = jnp.diagonal(hessian) + problem.strong_convexity
+    precondition = (lambda r: r / diagonal) if scaled else None
     tolerance, most = float(jnp.finfo(problem.dtype).eps) ** power, 20 + 2 * problem.dim_y
-    precondition = lambda r: r / diagonal
     return scale * jax.scipy.sparse.linalg.cg(product, right, start, tol=tolerance, maxiter=most, M=precondition)[0]
 
 
@@ -197,7 +204,8 @@ def solve_ridges(
 
     To rounding: what is left, v − (M + λI) h, is as small as that of a factorisation, some ε (‖M‖ ‖h‖ + ‖v‖).
     """
-    h = jax.vmap(lambda hessian, v, guess: solve_near(problem, hessian, v, guess, TO_ROUNDING))(hessians, v, guess)
+    solve = lambda hessian, v, guess: solve_near(problem, hessian, v, guess, power=TO_ROUNDING, scaled=True)
+    h = jax.vmap(solve)(hessians, v, guess)
     lam, norm = problem.strong_convexity, lambda rows: jnp.linalg.norm(rows, axis=1)
     left = v - jnp.einsum("jab,jb->ja", hessians, h) - lam * h
     size = (jnp.linalg.norm(hessians, axis=(1, 2)) + lam) * norm(h) + norm(v)
