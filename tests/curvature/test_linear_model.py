@@ -18,7 +18,7 @@ import bilevax as bx
 from bilevax import draw, rows
 from bilevax.curvature import dense, linear, linear_model, tracked
 from bilevax.curvature.linear import factors_at, features, solve_near, solve_ridges
-from bilevax.curvature.solution import TrackedCurvature
+from bilevax.curvature.solution import tracked_rows
 from bilevax.structure import is_linear_model
 from bilevax.tasks import ScaledRow
 
@@ -485,14 +485,16 @@ TRACKED = {
 
 @pytest.mark.parametrize("case", TRACKED)
 def test_tracked_at_the_drawn_samples_is_tracked_in_whole_rows(case):
-    """The same draws give the same path; an instance of its own is not told where it can keep less."""
+    """The same draws give the same path."""
     problem, runs = problem_of(5, p=3), []
-    for curvature in (tracked, TrackedCurvature()):
+    for curvature in (tracked_rows, tracked):
         algorithm = bx.rsvrb(upper_step=1.0, lower_step=0.1, mixing=0.2, curvature=curvature, **TRACKED[case])
         runs.append(bx.solve(problem, algorithm, steps=STEPS, metrics=None, progress=False))
     rows, whole = runs
     assert isinstance(rows.state.tables.tasks.VH.cross, ScaledRow)
     assert not isinstance(whole.state.tables.tasks.VH.cross, ScaledRow)
+    many = SimpleNamespace(structure=problem.structure, num_tasks=2, dim_x=5000)
+    assert bx.curvature.choose(tracked, many) is tracked_rows
     np.testing.assert_allclose(rows.x, whole.x, rtol=0, atol=1e-13)
     np.testing.assert_allclose(rows.y, whole.y, rtol=0, atol=1e-13)
     assert np.abs(rows.x - problem.x0).max() > 0.1

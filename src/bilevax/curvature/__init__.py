@@ -15,6 +15,8 @@ from bilevax.curvature.solution import tracked, tracked_rows
 from bilevax.linear_model import LinearModel
 from bilevax.problem import Problem
 
+MANY_WEIGHTS = 4096  # from which on it pays to change k of `tracked` at the drawn samples alone
+
 __all__ = ["Curvature", "LinearModel", "choose", "dense", "known", "linear_model", "tracked", "unneeded"]
 
 
@@ -30,12 +32,12 @@ def choose(curvature: Curvature | None, problem: Problem, pulls: bool = False) -
     """The given curvature, or the one that does least for this problem.
 
     By default that is `linear_model` where the lower loss is one, `known` where ∇²yy g is λI, `unneeded` for min-max
-    (unless the method `pulls` y by H⁻¹Vᵀ), else `dense`. `tracked` keeps less where tasks share weights of samples.
+    (unless the method `pulls` y by H⁻¹Vᵀ), else `dense`. `tracked` changes less where tasks share many weights of samples.
     """
     if curvature is not None:
         curvature.check(problem)
-        many_weights = curvature is tracked and problem.structure.linear_model and problem.num_tasks > 1
-        return tracked_rows if many_weights else curvature
+        shared_weights = problem.structure.linear_model and problem.num_tasks > 1 and problem.dim_x >= MANY_WEIGHTS
+        return tracked_rows if curvature is tracked and shared_weights else curvature
     if problem.structure.linear_model:
         return linear_model
     if problem.structure.estimates_hessian:
