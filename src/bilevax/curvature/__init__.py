@@ -32,7 +32,8 @@ def choose(curvature: Curvature | None, problem: Problem, pulls: bool = False) -
     """The given curvature, or the one that does least for this problem.
 
     By default that is `linear_model` where the lower loss is one, `known` where ∇²yy g is λI, `unneeded` for min-max
-    (unless the method `pulls` y by H⁻¹Vᵀ), else `dense`. `tracked` changes less where tasks share many weights of samples.
+    (unless the method `pulls` y by H⁻¹Vᵀ), else `dense`. Where tasks share many weights of samples `tracked` is
+    `tracked_rows`.
     """
     if curvature is not None:
         curvature.check(problem)
