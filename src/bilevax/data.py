@@ -78,7 +78,7 @@ def shared(arrays: PyTree, *, draw: str = "independent", many: int = MANY) -> Sh
 
     `draw`: "independent", as the methods are analysed: each sample of a batch is drawn for itself. Or "blocks": a batch
     is a block of rows that follow one another, from a random one on, and after the last row comes the first. Every row
-    is drawn as often as before, and small steps take up to half the time. The rows are shuffled once, so that
+    is drawn as often as before, and small steps take a third less time or so. The rows are shuffled once, so that
     neighbours are strangers; those on a disk stay as they are, and must be in random order there.
 
     >>> bx.shared({"features": A, "label": b})

@@ -1,7 +1,7 @@
 """Random words of a key: those of `jax.random`, as one operation instead of a loop.
 
 Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw, Parallel random numbers: as easy as 1, 2, 3, 2011). On a CPU
-JAX compiles its rounds as a loop, which takes 2 µs however few the words.
+JAX compiles its rounds as a loop, which takes more than 1 µs however few the words.
 """
 
 import jax
